@@ -1,0 +1,121 @@
+"""Where stretches begin and end: token cuts, character spans, windows. NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmk_rag.boundaries import Marks, sentence_edges, space_marks, word_edges
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import CheckpointError
+from lmk_rag.types import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Cuts:
+    """(L + 1,) token indices and (L + 1,) character positions where stretches begin and end."""
+
+    tokens: Ints
+    characters: Ints
+
+
+def find_cuts(text: str, offsets: Ints, config: LandmarkConfig) -> Cuts:
+    """Decide where stretches begin and end.
+
+    Args:
+        text: the original string.
+        offsets: (T, 2) characters of each content token, as the tokenizer gives them: they may
+            overlap, leave gaps or repeat.
+        config: granularity and boundary rule.
+    """
+    n = len(offsets)
+    if n == 0:
+        return Cuts(np.array([0, 0]), np.array([0, len(text)]))
+    if offsets.min() < 0 or offsets.max() > len(text):
+        raise CheckpointError(
+            f"the tokenizer gave offsets {offsets.min()}..{offsets.max()} for a text of "
+            f"{len(text)} characters"
+        )
+    characters = _cut_characters(text, offsets)
+    k = config.granularity
+    if config.boundary == "token":
+        tokens = np.append(np.arange(0, n, k), n)
+    else:
+        words = word_edges(text)[characters]
+        sentences = sentence_edges(text)[characters] if config.boundary == "sentence" else None
+        tokens = np.array(_walk(n, k, words, sentences), dtype=np.int64)
+    return Cuts(tokens, characters[tokens])
+
+
+def _cut_characters(text: str, offsets: Ints) -> Ints:
+    """Return (T + 1,) the character position of a cut before each token, and of the end.
+
+    Characters that the tokenizer dropped between two tokens stay with the first; a character
+    that several tokens share stays with the first of them; leading white space of a token that
+    also holds something else stays with the token before.
+    """
+    starts, ends = offsets[:, 0], np.maximum.accumulate(offsets[:, 1])
+    cuts = np.maximum(starts, np.concatenate(([0], ends[:-1])))
+    positions = np.append(np.where(space_marks(text), len(text), np.arange(len(text))), len(text))
+    next_solid = np.minimum.accumulate(positions[::-1])[::-1]
+    cuts = np.where(next_solid[cuts] < ends, next_solid[cuts], cuts)
+    cuts[0] = 0
+    return np.append(np.maximum.accumulate(cuts), len(text))
+
+
+def _walk(n: int, k: int, words: Marks, sentences: Marks | None) -> list[int]:
+    """Return the token cuts for word or sentence boundaries, from 0 to n.
+
+    A word of more than k tokens is cut after k: a landmark never owns more than its share.
+    """
+    last_word = np.maximum.accumulate(np.where(words, np.arange(n + 1), 0))
+    sentence_cuts = np.flatnonzero(sentences) if sentences is not None else np.zeros(0, np.int64)
+    cuts = [0]
+    while n - cuts[-1] > k:
+        here = cuts[-1]
+        lo = int(np.searchsorted(sentence_cuts, here, side="right"))
+        hi = int(np.searchsorted(sentence_cuts, here + k * 3 // 2, side="right"))
+        if lo < hi:
+            near = sentence_cuts[lo:hi]
+            cuts.append(int(near[np.argmin(np.abs(near - (here + k)))]))
+        else:
+            cut = int(last_word[here + k])
+            cuts.append(cut if cut > here else here + k)
+    if cuts[-1] < n:
+        cuts.append(n)
+    return cuts
+
+
+def tile(characters: Ints) -> Ints:
+    """Turn L + 1 cut positions into (L, 2) spans that tile the text.
+
+    Only where several landmarks fall inside one character (byte-level tokens, k = 1) would a
+    span be empty; it then names that character, as its neighbor does.
+    """
+    starts, ends = characters[:-1].copy(), characters[1:].copy()
+    empty = (starts == ends) & (characters[-1] > 0)
+    starts[empty] = np.maximum(ends[empty] - 1, 0)
+    ends[empty] = starts[empty] + 1
+    return np.stack((starts, ends), axis=1)
+
+
+def window_runs(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Fill windows with whole stretches.
+
+    Returns:
+        per window: first context stretch, first stretch of its own, end (exclusive).
+    """
+    total = np.concatenate(([0], np.cumsum(costs)))
+    total_tokens = np.concatenate(([0], np.cumsum(tokens)))
+    runs: list[tuple[int, int, int]] = []
+    own = 0
+    while own < len(costs):
+        context = int(np.searchsorted(total_tokens, total_tokens[own] - overlap, side="left"))
+        context = min(context, own)
+        while total[own + 1] - total[context] > room:
+            context += 1
+        end = int(np.searchsorted(total, total[context] + room, side="right")) - 1
+        runs.append((context, own, end))
+        own = end
+    return runs

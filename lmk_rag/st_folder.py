@@ -1,0 +1,145 @@
+"""Read what a sentence-transformers folder says about pooling, prompts and dense layers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import CheckpointError
+from lmk_rag.pooling import Pooling
+
+_TRANSFORMER_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+
+
+@dataclass(frozen=True)
+class ModuleSettings:
+    """What decides how a model folder is used.
+
+    Attributes:
+        transformer: the folder with config.json, weights and tokenizer.
+        pooling: `lmk`, `mean` or `cls`.
+        config: saved granularity and prompts.
+        max_length: the saved limit in tokens, or None.
+        lower_case: lower-case texts first.
+        trained_with_landmarks: whether the folder says so.
+        dense_files, activations: dense layers in order.
+    """
+
+    transformer: Path
+    pooling: Pooling
+    config: LandmarkConfig
+    max_length: int | None = None
+    lower_case: bool = False
+    trained_with_landmarks: bool = False
+    dense_files: tuple[Path, ...] = ()
+    activations: tuple[str, ...] = ()
+
+
+def read_modules(folder: Path) -> ModuleSettings:
+    """Read `modules.json` and what it points to; a folder without one is a plain encoder.
+
+    A plain encoder is pooled at landmarks. A `LandmarkTransformer` (sentence-transformers
+    #3642) is read with its `eval_splitter_granularity`.
+
+    Raises:
+        CheckpointError: a module or pooling we can't reproduce exactly.
+    """
+    if not (folder / "modules.json").is_file():
+        return ModuleSettings(transformer=folder, pooling="lmk", config=LandmarkConfig())
+    modules = _json(folder / "modules.json")
+    settings: dict[str, Any] = {"pooling": "mean"}
+    granularity = None
+    dense_files: list[Path] = []
+    activations: list[str] = []
+    for module in sorted(modules, key=lambda module: module["idx"]):
+        kind, path = module["type"].rpartition(".")[2], _inside(folder, module["path"])
+        if kind in ("Transformer", "LandmarkTransformer"):
+            saved: dict[str, Any] = next(
+                (_json(path / f) for f in _TRANSFORMER_FILES if (path / f).is_file()), {}
+            )
+            settings["transformer"] = path
+            settings["max_length"] = saved.get("max_seq_length")
+            settings["lower_case"] = bool(saved.get("do_lower_case", False))
+            if kind == "LandmarkTransformer":
+                granularity = saved.get("eval_splitter_granularity", 32)
+        elif kind in ("Pooling", "LandmarkPooling"):
+            settings["pooling"] = _pooling(_json(path / "config.json"), kind, path)
+        elif kind == "Dense":
+            saved = _json(path / "config.json")
+            dense_files.append(path / "model.safetensors")
+            activations.append(str(saved.get("activation_function", "Tanh")).rpartition(".")[2])
+        elif kind != "Normalize":  # every vector is normalized here anyway
+            raise CheckpointError(
+                f"{folder} has a {kind} module, which is not supported; known are Transformer, "
+                "LandmarkTransformer, Pooling, Dense and Normalize"
+            )
+    if "transformer" not in settings:
+        raise CheckpointError(f"{folder}/modules.json names no Transformer")
+    if granularity is not None:
+        settings["pooling"] = "lmk"
+    return ModuleSettings(
+        config=_config(folder, granularity),
+        trained_with_landmarks=granularity is not None,
+        dense_files=tuple(dense_files),
+        activations=tuple(activations),
+        **settings,
+    )
+
+
+def _config(folder: Path, granularity: int | None) -> LandmarkConfig:
+    path = folder / "config_sentence_transformers.json"
+    saved = _json(path) if path.is_file() else {}
+    prompts = saved.get("prompts") or {}
+    default = prompts.get(saved.get("default_prompt_name") or "", "")
+    return LandmarkConfig(
+        granularity=32 if granularity is None else granularity,
+        # The reference cuts after exactly k tokens; a landmark model is used as it was trained.
+        boundary="word" if granularity is None else "token",
+        query_prompt=prompts.get("query") or default,
+        document_prompt=prompts.get("document") or prompts.get("passage") or default,
+    )
+
+
+def _pooling(saved: dict[str, Any], kind: str, path: Path) -> Pooling:
+    if kind == "LandmarkPooling":
+        return "lmk"
+    prefix = "pooling_mode_"
+    modes = saved.get("pooling_mode") or [
+        key.removeprefix(prefix) for key, on in saved.items() if key.startswith(prefix) and on
+    ]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    names = {mode.replace("_tokens", "").replace("_token", "") for mode in modes}
+    if saved.get("include_prompt", True) is False:
+        raise CheckpointError(f"{path} excludes the prompt from pooling, which is not supported")
+    if names == {"mean"}:
+        return "mean"
+    if names == {"cls"}:
+        return "cls"
+    if names in ({"lmk"}, {"landmark"}):
+        return "lmk"
+    raise CheckpointError(
+        f"{path} pools by {', '.join(sorted(modes)) or 'nothing'}; supported are mean, cls and lmk"
+    )
+
+
+def _inside(folder: Path, name: str) -> Path:
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise CheckpointError(f"{folder}/modules.json points outside the folder: {name!r}")
+    return path
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} could not be read: {error}") from error
