@@ -75,7 +75,7 @@ class LandmarkEncoder:
         self._checkpoint = checkpoints.with_config(loaded, config)
         if not loaded.trained_with_landmarks and model is not None:
             warnings.warn(_untrained_message(loaded.name, loaded.pooling), stacklevel=2)
-        loaded.model.to(device=self.device)
+        loaded.model.to(self.device)  # type: ignore[arg-type]  # its stub lost the overload
         if loaded.dense is not None:
             loaded.dense.to(self.device)
         self._tokenizer = LandmarkTokenizer(
@@ -83,7 +83,7 @@ class LandmarkEncoder:
             insert_landmarks=loaded.pooling == "lmk",
             lower_case=loaded.lower_case,
         )
-        self._batch_tokens = batch_tokens or default_batch_tokens(self.device)
+        self.batch_tokens: int = batch_tokens or default_batch_tokens(self.device)
         self._lock = threading.RLock()
         self._closed = False
         _ENCODERS.add(self)
@@ -161,7 +161,7 @@ class LandmarkEncoder:
         _check_texts(texts)
         ahead: list[str] = []
         done, size = 0, 0
-        budget = 4 * _BATCHES_AHEAD * self._batch_tokens  # about four characters to a token
+        budget = 4 * _BATCHES_AHEAD * self.batch_tokens  # about four characters to a token
         with progress_bar("encoding", None, show=show_progress) as advance:
             for text in texts:
                 ahead.append(text)
@@ -248,7 +248,7 @@ class LandmarkEncoder:
         layouts = self._lay_out(texts, prompt, first_index)
         windows = [(i, window) for i, layout in enumerate(layouts) for window in layout.windows]
         pooled: list[PooledWindow | None] = [None] * len(windows)
-        batches = token_batches([len(window.ids) for _, window in windows], self._batch_tokens)
+        batches = token_batches([len(window.ids) for _, window in windows], self.batch_tokens)
         with progress_bar("encoding windows", len(windows), show=show_progress) as advance:
             while batches:
                 batch = batches.pop(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmk_rag.boundaries import Marks, sentence_edges, space_marks, word_edges
 from lmk_rag.config import LandmarkConfig
@@ -119,3 +120,33 @@ def window_runs(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tupl
         runs.append((context, own, end))
         own = end
     return runs
+
+
+def group_stretches(sizes: Ints, strength: NDArray[np.int8], limit: int) -> list[tuple[int, int]]:
+    """Join neighboring stretches into groups of at most `limit`, ending at the best edges.
+
+    A group ends at the strongest edge in the second half of its room, the last of equals. A
+    stretch larger than `limit` makes a group of its own.
+
+    Args:
+        sizes: (L,) size of each stretch.
+        strength: (L,) how good a place its end is to stop; higher is better.
+        limit: the most a group may hold.
+
+    Returns:
+        (first, end) index pairs, end exclusive, that hold every stretch once.
+    """
+    total = np.concatenate(([0], np.cumsum(sizes)))
+    groups: list[tuple[int, int]] = []
+    first = 0
+    while first < len(sizes):
+        end = int(np.searchsorted(total, total[first] + limit, side="right")) - 1
+        end = max(end, first + 1)
+        if end < len(sizes):
+            half = int(np.searchsorted(total, total[first] + limit / 2, side="left"))
+            half = min(max(half, first + 1), end)
+            candidates = strength[half - 1 : end]  # ends of stretches half - 1 .. end - 1
+            end = end - int(np.argmax(candidates[::-1]))
+        groups.append((first, end))
+        first = end
+    return groups

@@ -1,0 +1,78 @@
+"""`LandmarkChunker`: join neighboring landmarks into chunks; nothing is encoded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import tee
+
+import numpy as np
+
+from lmk_rag.boundaries import edge_strength
+from lmk_rag.encoder import LandmarkEncoder
+from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.spans import group_stretches
+from lmk_rag.types import Chunk, DocumentEmbedding
+
+
+class LandmarkChunker:
+    """Cut texts into chunks along their landmarks.
+
+    Chunks tile the text. Each ends at the best paragraph, sentence or line end that a landmark
+    boundary offers in the second half of its room.
+
+    Args:
+        encoder: makes the embedding where none is given.
+        chunk_tokens: the most content tokens in a chunk (a single landmark may hold more).
+
+    Raises:
+        ConfigError: `chunk_tokens` is less than 1.
+    """
+
+    def __init__(self, encoder: LandmarkEncoder, *, chunk_tokens: int = 256) -> None:
+        if chunk_tokens < 1:
+            raise ConfigError(f"chunk_tokens is {chunk_tokens}; expected at least 1")
+        self.encoder = encoder
+        self.chunk_tokens = chunk_tokens
+
+    def chunk(self, text: str, embedding: DocumentEmbedding | None = None) -> list[Chunk]:
+        """Cut one text.
+
+        Args:
+            text: the text.
+            embedding: its embedding, if there is one already; it serves any `chunk_tokens`.
+
+        Raises:
+            InputError: the embedding is of another text.
+        """
+        if embedding is None:
+            embedding = self.encoder.encode_documents([text])[0]
+        return _chunks(text, embedding, self.chunk_tokens)
+
+    def iter_chunks(self, texts: Iterable[str]) -> Iterator[list[Chunk]]:
+        """Encode and cut any iterable of texts lazily; one list of chunks per text, in order."""
+        for_encoder, kept = tee(texts)
+        for text, embedding in zip(kept, self.encoder.iter_documents(for_encoder), strict=False):
+            yield _chunks(text, embedding, self.chunk_tokens)
+
+
+def _chunks(text: str, embedding: DocumentEmbedding, chunk_tokens: int) -> list[Chunk]:
+    spans = embedding.spans
+    covered = int(spans[-1, 1])
+    if covered > len(text) or (covered < len(text) and not embedding.truncated):
+        raise InputError(
+            f"the embedding covers {covered} characters, the text has {len(text)}: it is of "
+            "another text"
+        )
+    ends = edge_strength(text)[spans[:, 1]]
+    return [
+        Chunk(
+            text=text[spans[first, 0] : spans[end - 1, 1]],
+            start=int(spans[first, 0]),
+            end=int(spans[end - 1, 1]),
+            vector=embedding.stretch_vector(first, end - 1),
+            first_landmark=first,
+            last_landmark=end - 1,
+            n_tokens=int(np.sum(embedding.landmark_tokens[first:end])),
+        )
+        for first, end in group_stretches(embedding.landmark_tokens, ends, chunk_tokens)
+    ]

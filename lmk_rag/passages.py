@@ -1,0 +1,112 @@
+"""Find the best stretches of a segment: around its best landmarks, out to sentence ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmk_rag.boundaries import edge_strength
+from lmk_rag.scoring import row_scores
+from lmk_rag.types import Floats, Ints
+
+_SENTENCE, _LINE = 2, 1  # grades of `edge_strength`
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A run of landmarks with the span that reads best.
+
+    Attributes:
+        start, end: characters of the segment's text, without white space at either end.
+        best_start, best_end: the best landmark's span, within the former.
+        first, last: landmarks of the segment, both inclusive.
+        score: cosine of the query and the best landmark.
+    """
+
+    start: int
+    end: int
+    best_start: int
+    best_end: int
+    first: int
+    last: int
+    score: float
+
+
+def best_stretches(
+    text: str, spans: Ints, tokens: Ints, rows: Floats, query: Floats, *, budget: int, n: int
+) -> list[Stretch]:
+    """Return up to `n` stretches that share no landmark, best first.
+
+    Args:
+        text: the segment's text.
+        spans: (L, 2) characters of `text` per landmark.
+        tokens: (L,) content tokens per landmark.
+        rows: (L, D) unit-length landmark vectors.
+        query: (D,) unit length.
+        budget: the most tokens in a stretch (a single landmark may hold more).
+        n: how many.
+    """
+    scores = row_scores(query, rows)
+    strength = edge_strength(text)
+    free = np.ones(len(scores), np.bool_)
+    found: list[Stretch] = []
+    for best in np.argsort(-scores, kind="stable").tolist():
+        if len(found) == n:
+            break
+        if not free[best]:
+            continue
+        first, last = _grow(best, scores, tokens, free, budget)
+        free[first : last + 1] = False
+        bounds = (int(spans[first, 0]), int(spans[last, 1]))
+        core = _strip(text, int(spans[best, 0]), int(spans[best, 1]))
+        start, end = _strip(text, *_to_sentences(strength, bounds, core))
+        if start == end:  # white space only: nothing to show
+            continue
+        inside = (max(start, core[0]), min(end, core[1]))
+        found.append(Stretch(start, end, *inside, first, last, float(scores[best])))
+    return found
+
+
+def _grow(
+    best: int, scores: Floats, tokens: Ints, free: np.ndarray, budget: int
+) -> tuple[int, int]:
+    """Take in the better of the two neighbors until the budget is spent."""
+    first = last = best
+    spent = int(tokens[best])
+    while True:
+        options = [
+            (float(scores[i]), i)
+            for i in (first - 1, last + 1)
+            if 0 <= i < len(scores) and free[i] and spent + tokens[i] <= budget
+        ]
+        if not options:
+            return first, last
+        _, taken = max(options)
+        spent += int(tokens[taken])
+        first, last = min(first, taken), max(last, taken)
+
+
+def _to_sentences(
+    strength: np.ndarray, bounds: tuple[int, int], core: tuple[int, int]
+) -> tuple[int, int]:
+    """Draw both ends in to the outermost sentence end, or line end, that keeps the core whole."""
+    (start, end), (core_start, core_end) = bounds, core
+    for grade in (_SENTENCE, _LINE):
+        begins = np.flatnonzero(strength[start : core_start + 1] >= grade)
+        if len(begins):
+            start += int(begins[0])
+            break
+    for grade in (_SENTENCE, _LINE):
+        ends = np.flatnonzero(strength[core_end : end + 1] >= grade)
+        if len(ends):
+            end = core_end + int(ends[-1])
+            break
+    return start, end
+
+
+def _strip(text: str, start: int, end: int) -> tuple[int, int]:
+    piece = text[start:end]
+    if not piece.strip():
+        return start, start
+    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())

@@ -1,0 +1,164 @@
+"""`Retriever`: query -> candidates -> landmark MaxSim -> passages with exact spans."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, get_args
+
+from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.passages import Stretch, best_stretches
+from lmk_rag.store import Filter, QdrantStore
+from lmk_rag.store.backend import Found
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, Segment
+from lmk_rag.types import DocumentHit, Floats, Passage
+
+Mode = Literal["auto", "exact", "two-stage", "document"]
+
+
+class Retriever:
+    """Search a store.
+
+    Args:
+        store: an open `QdrantStore`.
+        candidates: segments that the first stage hands to the second in two-stage mode.
+
+    Modes: `exact` compares every landmark; `two-stage` takes candidates by their sections (means
+    of up to 8 landmarks) and rescores them by landmarks; `document` ranks by the single document
+    vector; `auto` is exact while the collection is small enough for that to be quick, else
+    two-stage.
+    """
+
+    def __init__(self, store: QdrantStore, *, candidates: int = 100) -> None:
+        if candidates < 1:
+            raise ConfigError(f"candidates is {candidates}; expected at least 1")
+        self.store = store
+        self.candidates = candidates
+
+    def search(
+        self,
+        query: str,
+        *,
+        k: int = 5,
+        filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
+        mode: Mode = "auto",
+        passage_tokens: int = 256,
+        per_document: int = 1,
+    ) -> list[Passage]:
+        """Find the passages that answer a query.
+
+        Args:
+            query: a question or words; a blank one finds nothing.
+            k: the most passages.
+            filter: on metadata.
+            mode: see the class.
+            passage_tokens: the most tokens in a passage (a single landmark may hold more). A
+                passage grows around its best landmark and ends at sentence ends where it can.
+            per_document: the most passages of one document; they don't overlap.
+
+        Returns:
+            passages, best first. `score` is the cosine of the query and the passage's best
+            landmark, in [-1, 1]; in `document` mode that of the query and the document.
+
+        Raises:
+            InputError: `query` is no string, or `k`, `passage_tokens` or `per_document` is less
+                than 1.
+        """
+        for name, value in (("passage_tokens", passage_tokens), ("per_document", per_document)):
+            _check_positive(name, value)
+        vector = self._query_vector(query, k)
+        if vector is None:
+            return []
+        found = self._find(vector, k, per_document, filter, mode)
+        segments = self.store.segments([hit.id for hit in found], landmarks=True)
+        passages: dict[str, list[Passage]] = {}
+        for hit in found:
+            if hit.id not in segments:  # deleted since it was found
+                continue
+            segment, rows = segments[hit.id]
+            stretches = best_stretches(
+                segment.text,
+                segment.spans - segment.start,
+                segment.tokens,
+                rows,
+                vector,
+                budget=passage_tokens,
+                n=per_document,
+            )
+            passages.setdefault(hit.document_id, []).extend(
+                _passage(segment, stretch, hit if mode == "document" else None)
+                for stretch in stretches
+            )
+        best = [_best(group)[:per_document] for group in passages.values()]
+        return _best([passage for group in best for passage in group])[:k]
+
+    def search_documents(
+        self,
+        query: str,
+        *,
+        k: int = 5,
+        filter: Filter | None = None,  # noqa: A002  # as in `search`
+        mode: Mode = "auto",
+    ) -> list[DocumentHit]:
+        """Find the documents that answer a query; arguments and errors as in `search`."""
+        vector = self._query_vector(query, k)
+        if vector is None:
+            return []
+        found = self._find(vector, k, 1, filter, mode)
+        segments = self.store.segments([hit.id for hit in found], landmarks=False)
+        return [
+            DocumentHit(hit.document_id, hit.score, copy.deepcopy(segments[hit.id][0].metadata))
+            for hit in found
+            if hit.id in segments
+        ]
+
+    def _query_vector(self, query: object, k: object) -> Floats | None:
+        if not isinstance(query, str):
+            raise InputError(f"the query is {query!r:.80}; expected a string")
+        _check_positive("k", k)
+        if not query.strip():
+            return None
+        vector: Floats = self.store.encoder.encode_queries([query])[0]
+        return vector
+
+    def _find(
+        self, vector: Floats, k: int, per_document: int, where: Filter | None, mode: Mode
+    ) -> list[Found]:
+        if mode not in get_args(Mode):
+            raise ConfigError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}")
+        if mode == "auto":
+            mode = "exact" if self.store.exact_is_quick() else "two-stage"
+        using = DOCUMENT if mode == "document" else LANDMARKS
+        prefetch = (SECTIONS, max(self.candidates, 2 * k)) if mode == "two-stage" else None
+        return self.store.search_points(
+            vector,
+            using=using,
+            limit=k,
+            per_document=per_document,
+            where=where,
+            prefetch=prefetch,
+        )
+
+
+def _passage(segment: Segment, stretch: Stretch, hit: Found | None) -> Passage:
+    return Passage(
+        text=segment.text[stretch.start : stretch.end],
+        start=segment.start + stretch.start,
+        end=segment.start + stretch.end,
+        line=segment.line + segment.text.count("\n", 0, stretch.start),
+        score=stretch.score if hit is None else hit.score,
+        document_id=segment.document_id,
+        metadata=copy.deepcopy(segment.metadata),
+        first_landmark=segment.first_landmark + stretch.first,
+        last_landmark=segment.first_landmark + stretch.last,
+        best_start=segment.start + stretch.best_start,
+        best_end=segment.start + stretch.best_end,
+    )
+
+
+def _best(passages: list[Passage]) -> list[Passage]:
+    return sorted(passages, key=lambda passage: -passage.score)
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}; expected a whole number of at least 1")

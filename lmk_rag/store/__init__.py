@@ -1,0 +1,24 @@
+"""Documents and their vectors in Qdrant."""
+
+from lmk_rag.store.filters import And, Eq, Exists, Filter, In, Not, Or, Range
+from lmk_rag.store.ingest import AddReport, Skipped
+from lmk_rag.store.qdrant import DocumentInfo, QdrantStore, read_config
+from lmk_rag.store.schema import CollectionOptions, DocumentEncoder
+
+__all__ = [
+    "AddReport",
+    "And",
+    "CollectionOptions",
+    "DocumentEncoder",
+    "DocumentInfo",
+    "Eq",
+    "Exists",
+    "Filter",
+    "In",
+    "Not",
+    "Or",
+    "QdrantStore",
+    "Range",
+    "Skipped",
+    "read_config",
+]

@@ -1,0 +1,124 @@
+"""Documents in: checked, compared with what is stored, encoded in groups, written, pruned."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from lmk_rag.errors import InputError
+from lmk_rag.store.metadata import Json, canonical_json, clean_metadata, surrogate_at
+from lmk_rag.types import Document
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A document that was not stored.
+
+    Attributes:
+        document_id: as given, for reading.
+        reason: what was found and what to do.
+        is_error: False for a blank text, which there is nothing to store of.
+    """
+
+    document_id: str
+    reason: str
+    is_error: bool
+
+
+@dataclass
+class AddReport:
+    """What `QdrantStore.add` did: ids in the order they were decided.
+
+    Attributes:
+        added: stored for the first time.
+        updated: stored before with other text, metadata or incompletely; replaced.
+        unchanged: stored already, so not encoded.
+        skipped: not stored, with reasons.
+    """
+
+    added: list[str] = field(default_factory=list)
+    updated: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.added)} added, {len(self.updated)} updated, "
+            f"{len(self.unchanged)} unchanged, {len(self.skipped)} skipped"
+        )
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A document fit to be stored, with its cleaned metadata and its revision."""
+
+    document: Document
+    metadata: Json
+    revision: str
+
+
+def check_document(document: object, fingerprint: str) -> Candidate | Skipped:
+    """Check one document and compute its revision, or say why it can't be stored."""
+    if not isinstance(document, Document):
+        return Skipped(f"{document!r:.80}", "not a Document", is_error=True)
+    name = f"{document.id!s:.200}"
+    if not isinstance(document.id, str) or not document.id:
+        kind = type(document.id).__name__
+        reason = f"the id is {document.id!r:.80} ({kind}); expected a non-empty string"
+        return Skipped(name, reason, is_error=True)
+    if not isinstance(document.text, str):
+        reason = f"the text of {name!r} is {document.text!r:.80}; expected a string"
+        return Skipped(name, reason, is_error=True)
+    for what, value in (("id", document.id), ("text", document.text)):
+        at = surrogate_at(value)
+        if at is not None:
+            reason = (
+                f"the {what} of {name!r} has a lone surrogate {value[at]!r} at character {at}, "
+                "which is no valid text; replace it, by U+FFFD for instance"
+            )
+            return Skipped(name.encode("utf-8", "replace").decode(), reason, is_error=True)
+    try:
+        metadata = clean_metadata(document.metadata)
+    except InputError as error:
+        return Skipped(name, f"document {name!r}: {error}", is_error=True)
+    if not document.text.strip():
+        return Skipped(name, "the text is blank", is_error=False)
+    return Candidate(document, metadata, _revision(document.text, metadata, fingerprint))
+
+
+def groups(
+    candidates: Iterable[Candidate | Skipped],
+    report: AddReport,
+    *,
+    max_documents: int,
+    max_chars: int,
+) -> Iterator[list[Candidate]]:
+    """Collect candidates into groups to encode and write together; note the skipped ones.
+
+    An id that comes again starts a new group, so that the later one replaces the earlier.
+    """
+    group: list[Candidate] = []
+    ids: set[str] = set()
+    size = 0
+    for candidate in candidates:
+        if isinstance(candidate, Skipped):
+            report.skipped.append(candidate)
+            continue
+        if group and (
+            candidate.document.id in ids or len(group) >= max_documents or size >= max_chars
+        ):
+            yield group
+            group, ids, size = [], set(), 0
+        group.append(candidate)
+        ids.add(candidate.document.id)
+        size += len(candidate.document.text)
+    if group:
+        yield group
+
+
+def _revision(text: str, metadata: Json, fingerprint: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8"))
+    digest.update(b"\x1f" + canonical_json(metadata).encode("ascii"))
+    digest.update(b"\x1f" + fingerprint.encode("utf-8"))
+    return digest.hexdigest()[:32]

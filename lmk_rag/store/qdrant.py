@@ -1,0 +1,380 @@
+"""`QdrantStore`: documents with their vectors in one Qdrant collection."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from qdrant_client import QdrantClient
+
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import ClosedError, InputError
+from lmk_rag.progress import progress_bar
+from lmk_rag.store.backend import Backend, Found, Where, connect
+from lmk_rag.store.filters import FieldIs, Filter
+from lmk_rag.store.ingest import AddReport, Candidate, check_document, groups
+from lmk_rag.store.local import LocalSearch
+from lmk_rag.store.metadata import Json
+from lmk_rag.store.points import LANDMARKS, Segment, document_points, request_batches
+from lmk_rag.store.schema import (
+    CollectionOptions,
+    DocumentEncoder,
+    check_description,
+    collection_settings,
+    stored_description,
+)
+from lmk_rag.types import Document, Floats
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_GROUP_DOCUMENTS = 256
+_REQUEST_POINTS = 64
+# Characters per group, in encoder batches: enough to sort by length, little to lose in a crash.
+_GROUP_BATCHES = 12
+_CHARS_PER_TOKEN = 4
+_EXACT_ROWS = 1_000_000  # in memory: a tenth of a second at 384 wide
+_EXACT_POINTS = 2_000  # on a server
+
+
+@dataclass(frozen=True)
+class DocumentInfo:
+    """A stored document without its text."""
+
+    id: str
+    metadata: Json
+    n_tokens: int
+    n_landmarks: int
+    n_segments: int
+    revision: str
+
+
+class QdrantStore:
+    """Documents in Qdrant: a document vector, section vectors and landmark vectors each.
+
+    Args:
+        collection: made if it is not there; one made by another encoder is refused.
+        encoder: a `LandmarkEncoder`, or anything with its shape.
+        location: ":memory:", a folder, or the URL of a server. Ignored with `client`.
+        client: a `qdrant_client.QdrantClient` of yours; it stays yours to close.
+        api_key: for a server; None: the environment's QDRANT_API_KEY.
+        options: how a new collection is laid out.
+        prefer_grpc, timeout: how a server is spoken to; seconds.
+
+    Thread-safe. Close it, or use `with`, to let a folder go.
+
+    Raises:
+        StoreLockedError: another process or client holds the folder.
+        CollectionMismatchError: the collection was made otherwise; nothing is changed.
+    """
+
+    def __init__(
+        self,
+        collection: str,
+        *,
+        encoder: DocumentEncoder,
+        location: str | Path = ":memory:",
+        client: QdrantClient | None = None,
+        api_key: str | None = None,
+        options: CollectionOptions | None = None,
+        prefer_grpc: bool = False,
+        timeout: int = 60,
+    ) -> None:
+        owned = client is None
+        if client is None:
+            client = connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
+        self.collection = collection
+        self.encoder = encoder
+        self._location = "client" if not owned else str(location)
+        self._backend = Backend(client, collection, owned=owned)
+        self._closed = False
+        try:
+            metadata = self._backend.read_metadata()
+            if metadata is None:
+                self._backend.create(**collection_settings(encoder, options or CollectionOptions()))
+            else:
+                check_description(collection, metadata, encoder)
+        except BaseException:
+            self._backend.close()
+            raise
+        self._local = LocalSearch(self._backend) if self._backend.is_local else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs in this process (memory or folder) and not on a server."""
+        return self._backend.is_local
+
+    def add(
+        self,
+        documents: Iterable[Document],
+        *,
+        show_progress: bool = False,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> AddReport:
+        """Store documents; what is stored already and unchanged is not encoded.
+
+        Streams: memory holds one group of documents. Each group is written before the next is
+        read, and a changed document is written before its old revision is deleted, so a crash
+        loses at most the group in flight, and running again finishes the work. Of two documents
+        with one id the later counts.
+
+        Args:
+            documents: any iterable of `Document`.
+            show_progress: draw a bar on a terminal.
+            on_progress: called with the number of documents decided since the last call.
+
+        Returns:
+            what was added, updated, unchanged and skipped. A document that can't be stored (no
+            text, an id that is no string, metadata JSON can't hold) is skipped with a reason
+            and keeps no other from being stored.
+        """
+        self._check_open()
+        report = AddReport()
+        checked = (check_document(document, self.encoder.fingerprint) for document in documents)
+        max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * self.encoder.batch_tokens
+        stored: dict[str, dict[str, set[int]]] | None = None
+        with progress_bar("indexing", None, show=show_progress) as advance:
+            noted = 0
+            for number, group in enumerate(
+                groups(checked, report, max_documents=_GROUP_DOCUMENTS, max_chars=max_chars)
+            ):
+                if self.is_local:
+                    # A scan reads the whole collection there, so the second one is kept.
+                    if number == 1:
+                        stored = self._revisions(None)
+                    known = self._revisions(_ids_of(group)) if stored is None else stored
+                else:
+                    known = self._revisions(_ids_of(group))
+                self._add_group(group, known, report)
+                done = len(group) + len(report.skipped) - noted
+                noted = len(report.skipped)
+                advance(done)
+                if on_progress is not None:
+                    on_progress(done)
+        if on_progress is not None and len(report.skipped) > noted:
+            on_progress(len(report.skipped) - noted)
+        return report
+
+    def _add_group(
+        self,
+        group: list[Candidate],
+        known: dict[str, dict[str, set[int]]],
+        report: AddReport,
+    ) -> None:
+        new: list[Candidate] = []
+        stale: list[Candidate] = []
+        replaced: list[str] = []
+        for candidate in group:
+            id_, revision = candidate.document.id, candidate.revision
+            revisions = known.get(id_, {})
+            if revision in revisions and not revisions[revision]:  # no segment missing
+                report.unchanged.append(id_)
+                if len(revisions) > 1:
+                    stale.append(candidate)
+                continue
+            new.append(candidate)
+            if revisions:
+                stale.append(candidate)
+            (replaced if revisions else report.added).append(id_)
+        embeddings = self.encoder.encode_documents([c.document.text for c in new])
+        points = (
+            point
+            for candidate, embedding in zip(new, embeddings, strict=True)
+            for point in document_points(
+                candidate.document, candidate.metadata, embedding, candidate.revision
+            )
+        )
+        for batch in request_batches(points, max_points=_REQUEST_POINTS):
+            self._backend.upsert(batch)
+            if self._local is not None:
+                self._local.put(batch)
+        report.updated.extend(replaced)
+        for candidate in new:
+            known[candidate.document.id] = {candidate.revision: set()}
+        if stale:
+            ids = _ids_of(stale)
+            keep = [candidate.revision for candidate in stale]
+            self._backend.delete(ids, but=FieldIs("revision", tuple(keep)))
+            if self._local is not None:
+                self._local.remove(ids.values, keep)
+
+    def _revisions(self, where: Where) -> dict[str, dict[str, set[int]]]:
+        """Return, per document and revision, the segments that are missing."""
+        found: dict[str, dict[str, set[int]]] = defaultdict(dict)
+        fields = ("document_id", "revision", "segment", "n_segments")
+        for record in self._backend.scroll(where, fields=fields):
+            id_, revision, segment, total = (record.payload[name] for name in fields)
+            missing = found[str(id_)].setdefault(str(revision), set(range(int(str(total)))))
+            missing.discard(int(str(segment)))
+        return found
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Delete documents; unknown ids change nothing.
+
+        Returns:
+            how many documents went.
+
+        Raises:
+            InputError: `ids` is None or one string; neither can mean "everything".
+        """
+        self._check_open()
+        wanted = FieldIs("document_id", tuple(_check_ids(ids)))
+        if not wanted.values:
+            return 0
+        here = self._revisions(wanted)
+        if here:
+            self._backend.delete(wanted)
+            if self._local is not None:
+                self._local.remove(wanted.values)
+        return len(here)
+
+    def get(self, ids: Sequence[str]) -> list[Document]:
+        """Return the documents that are stored, in the order asked, with their exact text."""
+        self._check_open()
+        wanted = FieldIs("document_id", tuple(_check_ids(ids)))
+        if not wanted.values:
+            return []
+        parts: dict[str, dict[str, list[Segment]]] = defaultdict(lambda: defaultdict(list))
+        for record in self._backend.scroll(wanted, fields=list(Segment.__dataclass_fields__)):
+            segment = Segment.from_payload(record.payload)
+            parts[segment.document_id][segment.revision].append(segment)
+        documents = []
+        for id_ in dict.fromkeys(wanted.values):
+            for segments in parts.get(str(id_), {}).values():
+                if len(segments) == segments[0].n_segments:
+                    documents.append(_join(segments))
+                    break
+        return documents
+
+    def count(self, where: Filter | None = None) -> int:
+        """Count documents, or those that fulfill a filter."""
+        self._check_open()
+        if where is None:
+            return self._backend.count(FieldIs("segment", (0,)))
+        return sum(1 for _ in self.documents(where))
+
+    def documents(self, where: Filter | None = None) -> Iterator[DocumentInfo]:
+        """Yield every document, or those that fulfill a filter, a page at a time."""
+        self._check_open()
+        fields = ("document_id", "metadata", "n_tokens", "n_landmarks", "n_segments", "revision")
+        for record in self._backend.scroll(where, fields=(*fields, "segment")):
+            payload = dict(record.payload)
+            if payload.pop("segment") == 0:
+                id_ = str(payload.pop("document_id"))
+                # Qdrant leaves an empty object out where fields are selected.
+                metadata = payload.pop("metadata", {})
+                yield DocumentInfo(id=id_, metadata=metadata, **payload)  # type: ignore[arg-type]
+
+    def exact_is_quick(self) -> bool:
+        """Whether comparing every landmark costs little: what `mode="auto"` goes by."""
+        self._check_open()
+        if self._local is not None:
+            return self._local.n_rows() <= _EXACT_ROWS
+        return self._backend.count() <= _EXACT_POINTS
+
+    def search_points(
+        self,
+        query: Floats,
+        *,
+        using: str,
+        limit: int,
+        per_document: int = 1,
+        where: Filter | None = None,
+        prefetch: tuple[str, int] | None = None,
+    ) -> list[Found]:
+        """Find segments by a vector; see `Backend.search`. The retriever's way in."""
+        self._check_open()
+        search = self._backend.search if self._local is None else self._local.search
+        return search(
+            query,
+            using=using,
+            limit=limit,
+            per_document=per_document,
+            where=where,
+            prefetch=prefetch,
+        )
+
+    def segments(self, ids: Sequence[str], *, landmarks: bool) -> dict[str, tuple[Segment, Floats]]:
+        """Return segments by point id, with their (L, D) landmark rows if asked for."""
+        self._check_open()
+        from_qdrant = landmarks and self._local is None
+        records = self._backend.fetch(ids, vectors=(LANDMARKS,) if from_qdrant else ())
+        found: dict[str, tuple[Segment, Floats]] = {}
+        for id_, record in records.items():
+            rows = np.zeros((0, self.encoder.dim), np.float32)
+            if landmarks:
+                rows = self._local.rows(id_) if self._local else record.vectors[LANDMARKS]
+            found[id_] = (Segment.from_payload(record.payload), rows)
+        return found
+
+    def close(self) -> None:
+        """Let the folder or connection go; closing twice is fine."""
+        if not self._closed:
+            self._closed = True
+            self._backend.close()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"QdrantStore({self.collection!r}, location={self._location!r})"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the store {self.collection!r} was closed; open it again")
+
+
+def read_config(
+    collection: str,
+    *,
+    location: str | Path,
+    client: QdrantClient | None = None,
+    api_key: str | None = None,
+) -> LandmarkConfig | None:
+    """Return the landmark config a collection was made with, or None if it is not there."""
+    if client is None and "://" not in str(location) and not Path(location).exists():
+        return None  # looking must not make a folder
+    opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
+    backend = Backend(opened, collection, owned=client is None)
+    try:
+        found = stored_description(backend.read_metadata())
+    finally:
+        backend.close()
+    return None if found is None else LandmarkConfig.from_dict(found.get("config"))
+
+
+def _ids_of(candidates: list[Candidate]) -> FieldIs:
+    return FieldIs("document_id", tuple(candidate.document.id for candidate in candidates))
+
+
+def _check_ids(ids: object) -> list[str]:
+    if ids is None or isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InputError(f"ids is {ids!r:.80}; expected a list of document ids")
+    listed = list(ids)
+    for id_ in listed:
+        if not isinstance(id_, str):
+            raise InputError(f"ids holds {id_!r:.80}; expected document ids as strings")
+    return listed
+
+
+def _join(segments: list[Segment]) -> Document:
+    ordered = sorted(segments, key=lambda segment: segment.start)
+    text, covered = "", 0
+    for segment in ordered:
+        text += segment.text[covered - segment.start :]
+        covered = segment.start + len(segment.text)
+    return Document(ordered[0].document_id, text, dict(ordered[0].metadata))

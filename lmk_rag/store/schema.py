@@ -1,0 +1,159 @@
+"""What a collection looks like, and how it remembers its encoder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from qdrant_client import models
+
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import CollectionMismatchError
+from lmk_rag.store.metadata import Json
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS
+from lmk_rag.types import DocumentEmbedding, Floats
+
+_KEY = "lmk_rag"
+_SCHEMA = 1
+
+
+class DocumentEncoder(Protocol):
+    """What the store needs of an encoder; `LandmarkEncoder` is one."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    @property
+    def dim(self) -> int:
+        """D, the width of every vector."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for encoders whose vectors can be compared."""
+
+    @property
+    def config(self) -> LandmarkConfig:
+        """How texts are cut."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens that keep it busy for one step."""
+
+    def encode_documents(self, texts: list[str], /) -> list[DocumentEmbedding]:
+        """Encode documents, in order."""
+
+    def encode_queries(self, texts: list[str], /) -> Floats:
+        """Encode queries to (B, D) unit-length rows."""
+
+
+@dataclass(frozen=True)
+class CollectionOptions:
+    """How a new collection is laid out; an existing one keeps what it has.
+
+    Attributes:
+        float16: store landmarks and sections in half precision (servers; half the space).
+        on_disk: keep landmarks on disk and read them when a query rescores (servers).
+        hnsw: graph settings for `document` and `sections`; None: Qdrant's defaults.
+        quantization: of `document` and `sections`; None: none.
+        shard_number, replication_factor, write_consistency_factor: for clusters.
+    """
+
+    float16: bool = True
+    on_disk: bool = True
+    hnsw: models.HnswConfigDiff | None = None
+    quantization: models.QuantizationConfig | None = None
+    shard_number: int | None = None
+    replication_factor: int | None = None
+    write_consistency_factor: int | None = None
+
+
+def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) -> dict[str, Any]:
+    """Build the keywords for creating a collection."""
+    half = models.Datatype.FLOAT16 if options.float16 else models.Datatype.FLOAT32
+    multi = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
+    size, cosine = encoder.dim, models.Distance.COSINE
+    return {
+        "vectors_config": {
+            DOCUMENT: models.VectorParams(
+                size=size,
+                distance=cosine,
+                hnsw_config=options.hnsw,
+                quantization_config=options.quantization,
+            ),
+            SECTIONS: models.VectorParams(
+                size=size,
+                distance=cosine,
+                datatype=half,
+                multivector_config=multi,
+                hnsw_config=options.hnsw,
+                quantization_config=options.quantization,
+            ),
+            # Landmarks only rescore candidates: no graph, and cold.
+            LANDMARKS: models.VectorParams(
+                size=size,
+                distance=cosine,
+                datatype=half,
+                multivector_config=multi,
+                on_disk=options.on_disk,
+                hnsw_config=models.HnswConfigDiff(m=0, payload_m=0),
+            ),
+        },
+        "shard_number": options.shard_number,
+        "replication_factor": options.replication_factor,
+        "write_consistency_factor": options.write_consistency_factor,
+        "metadata": {_KEY: describe(encoder)},
+    }
+
+
+def describe(encoder: DocumentEncoder) -> Json:
+    """Return what the collection remembers of its encoder."""
+    return {
+        "schema": _SCHEMA,
+        "model": encoder.name,
+        "width": encoder.dim,
+        "fingerprint": encoder.fingerprint,
+        "config": asdict(encoder.config),
+    }
+
+
+def stored_description(metadata: Json | None) -> Json | None:
+    """Return what a collection's metadata says of its encoder, or None."""
+    found = (metadata or {}).get(_KEY)
+    return found if isinstance(found, dict) else None
+
+
+def check_description(collection: str, metadata: Json, encoder: DocumentEncoder) -> None:
+    """Compare a collection with an encoder.
+
+    Raises:
+        CollectionMismatchError: says what was found and expected; nothing is changed.
+    """
+    found = stored_description(metadata)
+    remedy = "use another collection name, or delete this one yourself and index again"
+    if found is None:
+        raise CollectionMismatchError(
+            f"collection {collection!r} was not made by lmk-rag (it has no {_KEY!r} metadata); "
+            f"{remedy}"
+        )
+    wanted = describe(encoder)
+    if found.get("fingerprint") == wanted["fingerprint"] and found.get("schema") == _SCHEMA:
+        return
+    differences = [
+        f"{key} is {found.get(key)!r} there and {wanted[key]!r} here"
+        for key in ("schema", "model", "width")
+        if found.get(key) != wanted[key]
+    ]
+    there, here = found.get("config"), wanted["config"]
+    if isinstance(there, dict) and isinstance(here, dict):
+        differences += [
+            f"{key} is {there.get(key)!r} there and {here.get(key)!r} here"
+            for key in here
+            if there.get(key) != here.get(key)
+        ]
+    if not differences:
+        differences = ["the model's weights or tokenizer differ"]
+    raise CollectionMismatchError(
+        f"collection {collection!r} was made with another encoder: {'; '.join(differences)}. Use "
+        f"an encoder with the settings there, {remedy}"
+    )
