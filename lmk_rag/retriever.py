@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Literal, get_args
 
+import numpy as np
+
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
@@ -36,7 +38,7 @@ class Retriever:
 
     def search(
         self,
-        query: str,
+        query: str | Floats,
         *,
         k: int = 5,
         filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
@@ -47,7 +49,7 @@ class Retriever:
         """Find the passages that answer a query.
 
         Args:
-            query: a question or words; a blank one finds nothing.
+            query: a question or words, of which a blank one finds nothing; or its (D,) vector.
             k: the most passages.
             filter: on metadata.
             mode: see the class.
@@ -60,7 +62,7 @@ class Retriever:
             landmark, in [-1, 1]; in `document` mode that of the query and the document.
 
         Raises:
-            InputError: `query` is no string, or `k`, `passage_tokens` or `per_document` is less
+            InputError: `query` is neither a string nor a (D,) array, or `k`, `passage_tokens` or `per_document` is less
                 than 1.
         """
         for name, value in (("passage_tokens", passage_tokens), ("per_document", per_document)):
@@ -93,7 +95,7 @@ class Retriever:
 
     def search_documents(
         self,
-        query: str,
+        query: str | Floats,
         *,
         k: int = 5,
         filter: Filter | None = None,  # noqa: A002  # as in `search`
@@ -112,9 +114,11 @@ class Retriever:
         ]
 
     def _query_vector(self, query: object, k: object) -> Floats | None:
-        if not isinstance(query, str):
-            raise InputError(f"the query is {query!r:.80}; expected a string")
         _check_positive("k", k)
+        if isinstance(query, np.ndarray):
+            return _unit(query, self.store.encoder.dim)
+        if not isinstance(query, str):
+            raise InputError(f"the query is {query!r:.80}; expected a string or an array")
         if not query.strip():
             return None
         vector: Floats = self.store.encoder.encode_queries([query])[0]
@@ -157,6 +161,16 @@ def _passage(segment: Segment, stretch: Stretch, hit: Found | None) -> Passage:
 
 def _best(passages: list[Passage]) -> list[Passage]:
     return sorted(passages, key=lambda passage: -passage.score)
+
+
+def _unit(vector: Floats, width: int) -> Floats:
+    norm = float(np.linalg.norm(vector))
+    if vector.shape != (width,) or not np.isfinite(norm) or norm == 0:
+        raise InputError(
+            f"the query vector has shape {vector.shape} and length {norm}; expected ({width},) "
+            "and a finite length above 0"
+        )
+    return np.asarray(vector / norm, np.float32)
 
 
 def _check_positive(name: str, value: object) -> None:

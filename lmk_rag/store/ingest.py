@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lmk_rag.errors import InputError
 from lmk_rag.store.metadata import Json, canonical_json, clean_metadata, surrogate_at
-from lmk_rag.types import Document
+from lmk_rag.types import Document, DocumentEmbedding
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class AddReport:
     unchanged: list[str] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
+    @property
+    def n_documents(self) -> int:
+        """How many documents were decided."""
+        return sum(map(len, (self.added, self.updated, self.unchanged, self.skipped)))
+
     def __str__(self) -> str:
         return (
             f"{len(self.added)} added, {len(self.updated)} updated, "
@@ -51,14 +56,17 @@ class AddReport:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A document fit to be stored, with its cleaned metadata and its revision."""
+    """A document fit to be stored: with cleaned metadata, revision and embedding, if given."""
 
     document: Document
     metadata: Json
     revision: str
+    embedding: DocumentEmbedding | None
 
 
-def check_document(document: object, fingerprint: str) -> Candidate | Skipped:
+def check_document(
+    document: object, embedding: DocumentEmbedding | None, fingerprint: str
+) -> Candidate | Skipped:
     """Check one document and compute its revision, or say why it can't be stored."""
     if not isinstance(document, Document):
         return Skipped(f"{document!r:.80}", "not a Document", is_error=True)
@@ -84,7 +92,11 @@ def check_document(document: object, fingerprint: str) -> Candidate | Skipped:
         return Skipped(name, f"document {name!r}: {error}", is_error=True)
     if not document.text.strip():
         return Skipped(name, "the text is blank", is_error=False)
-    return Candidate(document, metadata, _revision(document.text, metadata, fingerprint))
+    revision = _revision(document.text, metadata, fingerprint)
+    if embedding is not None and embedding.spans[-1, 1] > len(document.text):
+        reason = f"the embedding given for {name!r} is of another text"
+        return Skipped(name, reason, is_error=True)
+    return Candidate(document, metadata, revision, embedding)
 
 
 def groups(

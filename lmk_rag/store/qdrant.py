@@ -20,7 +20,7 @@ from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, Candidate, check_document, groups
 from lmk_rag.store.local import LocalSearch
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import LANDMARKS, Segment, document_points, request_batches
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, document_points, request_batches
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
@@ -28,10 +28,13 @@ from lmk_rag.store.schema import (
     collection_settings,
     stored_description,
 )
-from lmk_rag.types import Document, Floats
+from lmk_rag.types import Document, DocumentEmbedding, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# Per document and revision, the segments that are missing: none where all is stored.
+Revisions = dict[str, dict[str, set[int]]]
 
 _GROUP_DOCUMENTS = 256
 _REQUEST_POINTS = 64
@@ -133,39 +136,56 @@ class QdrantStore:
             text, an id that is no string, metadata JSON can't hold) is skipped with a reason
             and keeps no other from being stored.
         """
+        return self._add(
+            ((document, None) for document in documents),
+            show_progress=show_progress,
+            on_progress=on_progress,
+        )
+
+    def add_encoded(
+        self, encoded: Iterable[tuple[Document, DocumentEmbedding]], *, show_progress: bool = False
+    ) -> AddReport:
+        """Store documents that are encoded already; otherwise as `add`.
+
+        Args:
+            encoded: documents with the embedding of their text by this store's encoder.
+            show_progress: draw a bar on a terminal.
+        """
+        return self._add(encoded, show_progress=show_progress, on_progress=None)
+
+    def _add(
+        self,
+        documents: Iterable[tuple[Document, DocumentEmbedding | None]],
+        *,
+        show_progress: bool,
+        on_progress: Callable[[int], None] | None,
+    ) -> AddReport:
         self._check_open()
         report = AddReport()
-        checked = (check_document(document, self.encoder.fingerprint) for document in documents)
+        checked = (check_document(d, e, self.encoder.fingerprint) for d, e in documents)
         max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * self.encoder.batch_tokens
-        stored: dict[str, dict[str, set[int]]] | None = None
+        known: Revisions = {}
+        noted = 0
         with progress_bar("indexing", None, show=show_progress) as advance:
-            noted = 0
             for number, group in enumerate(
                 groups(checked, report, max_documents=_GROUP_DOCUMENTS, max_chars=max_chars)
             ):
-                if self.is_local:
-                    # A scan reads the whole collection there, so the second one is kept.
-                    if number == 1:
-                        stored = self._revisions(None)
-                    known = self._revisions(_ids_of(group)) if stored is None else stored
-                else:
+                # Any lookup in local mode reads the whole collection, so the second is kept.
+                if not self.is_local or number == 0:
                     known = self._revisions(_ids_of(group))
+                elif number == 1:
+                    known = self._revisions(None)
                 self._add_group(group, known, report)
-                done = len(group) + len(report.skipped) - noted
-                noted = len(report.skipped)
-                advance(done)
+                decided = report.n_documents - noted
+                noted = report.n_documents
+                advance(decided)
                 if on_progress is not None:
-                    on_progress(done)
-        if on_progress is not None and len(report.skipped) > noted:
-            on_progress(len(report.skipped) - noted)
+                    on_progress(decided)
+        if on_progress is not None and report.n_documents > noted:
+            on_progress(report.n_documents - noted)
         return report
 
-    def _add_group(
-        self,
-        group: list[Candidate],
-        known: dict[str, dict[str, set[int]]],
-        report: AddReport,
-    ) -> None:
+    def _add_group(self, group: list[Candidate], known: Revisions, report: AddReport) -> None:
         new: list[Candidate] = []
         stale: list[Candidate] = []
         replaced: list[str] = []
@@ -180,11 +200,10 @@ class QdrantStore:
             new.append(candidate)
             if revisions:
                 stale.append(candidate)
-            (replaced if revisions else report.added).append(id_)
-        embeddings = self.encoder.encode_documents([c.document.text for c in new])
+                replaced.append(id_)
         points = (
             point
-            for candidate, embedding in zip(new, embeddings, strict=True)
+            for candidate, embedding in zip(new, self._embeddings(new), strict=True)
             for point in document_points(
                 candidate.document, candidate.metadata, embedding, candidate.revision
             )
@@ -193,19 +212,26 @@ class QdrantStore:
             self._backend.upsert(batch)
             if self._local is not None:
                 self._local.put(batch)
+        report.added.extend(c.document.id for c in new if c.document.id not in replaced)
         report.updated.extend(replaced)
-        for candidate in new:
-            known[candidate.document.id] = {candidate.revision: set()}
         if stale:
             ids = _ids_of(stale)
-            keep = [candidate.revision for candidate in stale]
-            self._backend.delete(ids, but=FieldIs("revision", tuple(keep)))
+            keep = tuple(candidate.revision for candidate in stale)
+            self._backend.delete(ids, but=FieldIs("revision", keep))
             if self._local is not None:
                 self._local.remove(ids.values, keep)
+        for candidate in new + stale:
+            known[candidate.document.id] = {candidate.revision: set()}
 
-    def _revisions(self, where: Where) -> dict[str, dict[str, set[int]]]:
+    def _embeddings(self, candidates: list[Candidate]) -> list[DocumentEmbedding]:
+        """Return given embeddings as they are and encode the other texts together."""
+        texts = [c.document.text for c in candidates if c.embedding is None]
+        encoded = iter(self.encoder.encode_documents(texts) if texts else [])
+        return [next(encoded) if c.embedding is None else c.embedding for c in candidates]
+
+    def _revisions(self, where: Where) -> Revisions:
         """Return, per document and revision, the segments that are missing."""
-        found: dict[str, dict[str, set[int]]] = defaultdict(dict)
+        found: Revisions = defaultdict(dict)
         fields = ("document_id", "revision", "segment", "n_segments")
         for record in self._backend.scroll(where, fields=fields):
             id_, revision, segment, total = (record.payload[name] for name in fields)
@@ -232,6 +258,16 @@ class QdrantStore:
             if self._local is not None:
                 self._local.remove(wanted.values)
         return len(here)
+
+    def delete_where(self, where: Filter) -> int:
+        """Delete the documents that fulfill a filter; returns how many went.
+
+        Raises:
+            InputError: no filter; `where=And()` says "everything" on purpose.
+        """
+        if where is None:
+            raise InputError("where is None; pass And() to delete every document")
+        return self.delete([info.id for info in self.documents(where)])
 
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return the documents that are stored, in the order asked, with their exact text."""
@@ -311,6 +347,15 @@ class QdrantStore:
                 rows = self._local.rows(id_) if self._local else record.vectors[LANDMARKS]
             found[id_] = (Segment.from_payload(record.payload), rows)
         return found
+
+    def document_vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
+        """Return the (D,) unit-length document vectors of the documents that are stored."""
+        self._check_open()
+        wanted = FieldIs("document_id", tuple(_check_ids(ids)))
+        if not wanted.values:
+            return {}
+        records = self._backend.scroll(wanted, fields=("document_id",), vectors=(DOCUMENT,))
+        return {str(r.payload["document_id"]): r.vectors[DOCUMENT] for r in records}
 
     def close(self) -> None:
         """Let the folder or connection go; closing twice is fine."""
