@@ -62,7 +62,7 @@ class Retriever:
             landmark, in [-1, 1]; in `document` mode that of the query and the document.
 
         Raises:
-            InputError: `query` is neither a string nor a (D,) array, or `k`, `passage_tokens` or `per_document` is less
+            InputError: `query` is neither a string nor a (D,) array, or a number is less
                 than 1.
         """
         for name, value in (("passage_tokens", passage_tokens), ("per_document", per_document)):

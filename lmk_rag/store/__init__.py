@@ -1,7 +1,8 @@
 """Documents and their vectors in Qdrant."""
 
+from lmk_rag.store.candidates import Skipped
 from lmk_rag.store.filters import And, Eq, Exists, Filter, In, Not, Or, Range
-from lmk_rag.store.ingest import AddReport, Skipped
+from lmk_rag.store.ingest import AddReport
 from lmk_rag.store.qdrant import DocumentInfo, QdrantStore, read_config
 from lmk_rag.store.schema import CollectionOptions, DocumentEncoder
 

@@ -1,8 +1,4 @@
-"""The few operations the store needs from Qdrant, and their qdrant-client implementation.
-
-Local mode is not thread-safe and holds its vectors as Python objects; a lock per client guards
-it. A server needs no lock.
-"""
+"""The few operations the store needs from Qdrant, and their qdrant-client implementation."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from qdrant_client import QdrantClient, models
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from lmk_rag.errors import StoreError, StoreLockedError
-from lmk_rag.store.filters import And, FieldIs, Filter, Not, translate
+from lmk_rag.store.filters import FieldIs, Filter, translate
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.points import Point
 from lmk_rag.types import Floats
@@ -29,6 +25,7 @@ from lmk_rag.types import Floats
 Where = Filter | FieldIs | None
 
 _PAGE = 256
+_EXACT_POINTS = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +46,66 @@ class Found:
     score: float
 
 
-class Backend:
-    """One collection of a Qdrant server, local folder or memory.
+class Backend(Protocol):
+    """One collection: `ClientBackend` for servers, `LocalBackend` for folders and memory."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs in this process."""
+
+    def read_metadata(self) -> Json | None:
+        """Return the collection's metadata, or None if there is no such collection."""
+
+    def create(self, settings: dict[str, Any]) -> None:
+        """Create the collection."""
+
+    def upsert(self, points: Sequence[Point]) -> None:
+        """Write points and wait until they are stored."""
+
+    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
+        """Delete all points of some documents, but for the revisions in `keep`."""
+
+    def count(self, where: Where = None) -> int:
+        """Count points exactly."""
+
+    def scroll(
+        self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
+    ) -> Iterator[Record]:
+        """Yield all points that fulfill `where`, a page at a time."""
+
+    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
+        """Return the named points that exist, with their whole payload."""
+
+    def search(
+        self,
+        query: Floats,
+        *,
+        using: str,
+        limit: int,
+        per_document: int = 1,
+        where: Where = None,
+        prefetch: tuple[str, int] | None = None,
+    ) -> list[Found]:
+        """Find the best points, at most `per_document` of a document, best documents first.
+
+        Args:
+            query: (D,) unit length.
+            using: the vector to score by; MaxSim for multi-vectors.
+            limit: documents.
+            per_document: points per document.
+            where: a filter, applied in both stages.
+            prefetch: the vector and the number of candidates of a first stage.
+        """
+
+    def exact_is_quick(self) -> bool:
+        """Whether comparing every landmark costs little."""
+
+    def close(self) -> None:
+        """Let the connection or folder go."""
+
+
+class ClientBackend:
+    """A collection behind a `QdrantClient`; one query does both stages.
 
     Args:
         client: a synchronous client.
@@ -74,7 +129,7 @@ class Backend:
                 return None
             return dict(self.client.get_collection(self.collection).config.metadata or {})
 
-    def create(self, **settings: Any) -> None:  # the client's own keywords, built in schema.py
+    def create(self, settings: dict[str, Any]) -> None:
         """Create the collection and the payload indexes that filters and grouping need."""
         with self.lock, warnings.catch_warnings():
             # Local mode warns that it has no payload indexes; it needs none.
@@ -101,11 +156,13 @@ class Backend:
         with self.lock:
             self.client.upsert(self.collection, structs, wait=True)
 
-    def delete(self, where: Filter | FieldIs, *, but: FieldIs | None = None) -> None:
-        """Delete points that fulfill `where` and not `but`."""
-        selector = translate(where if but is None else _both(where, but))
+    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
+        """Delete all points of some documents, but for the revisions in `keep`."""
+        gone = translate(FieldIs("document_id", tuple(document_ids)))
+        if keep:
+            gone.must_not = [translate(FieldIs("revision", tuple(keep)))]
         with self.lock:
-            self.client.delete(self.collection, models.FilterSelector(filter=selector), wait=True)
+            self.client.delete(self.collection, models.FilterSelector(filter=gone), wait=True)
 
     def count(self, where: Where = None) -> int:
         """Count points exactly."""
@@ -156,16 +213,7 @@ class Backend:
         where: Where = None,
         prefetch: tuple[str, int] | None = None,
     ) -> list[Found]:
-        """Find the best points, at most `per_document` of a document, best documents first.
-
-        Args:
-            query: (D,) unit length.
-            using: the vector to score by; MaxSim for multi-vectors.
-            limit: documents.
-            per_document: points per document.
-            where: a filter, applied in both stages.
-            prefetch: the vector and the number of candidates of a first stage.
-        """
+        """Find the best points; see `Backend.search`."""
         with self.lock:
             answer = self.client.query_points_groups(
                 self.collection,
@@ -191,11 +239,20 @@ class Backend:
             for hit in group.hits
         ]
 
+    def exact_is_quick(self) -> bool:
+        """Whether comparing every landmark costs little."""
+        return self.count() <= _EXACT_POINTS
+
     def close(self) -> None:
         """Close the client if it is ours."""
         if self._owned:
             with self.lock:
                 self.client.close()
+
+
+def is_local(client: QdrantClient) -> bool:
+    """Whether the client runs in this process."""
+    return isinstance(getattr(client, "_client", None), QdrantLocal)
 
 
 def connect(
@@ -235,10 +292,6 @@ def _lock_of(client: QdrantClient) -> threading.RLock:
     """Return the one lock of a client: two stores may share it."""
     with _LOCKS_GUARD:
         return _LOCKS.setdefault(client, threading.RLock())
-
-
-def _both(where: Filter | FieldIs, but: FieldIs) -> Filter:
-    return And(where, Not(but))  # type: ignore[arg-type]  # FieldIs is ours, not the users'
 
 
 def _optional(where: Where) -> models.Filter | None:

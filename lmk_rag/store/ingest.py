@@ -1,29 +1,27 @@
-"""Documents in: checked, compared with what is stored, encoded in groups, written, pruned."""
+"""Documents in: compared with what is stored, encoded in groups, written, then pruned."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from lmk_rag.errors import InputError
-from lmk_rag.store.metadata import Json, canonical_json, clean_metadata, surrogate_at
+from lmk_rag.progress import progress_bar
+from lmk_rag.store.backend import Backend, Where
+from lmk_rag.store.candidates import Candidate, Skipped, check_document
+from lmk_rag.store.filters import FieldIs
+from lmk_rag.store.points import document_points, request_batches
+from lmk_rag.store.schema import DocumentEncoder
 from lmk_rag.types import Document, DocumentEmbedding
 
+# Per document and revision, the segments that are missing: none where all is stored.
+Revisions = dict[str, dict[str, set[int]]]
 
-@dataclass(frozen=True)
-class Skipped:
-    """A document that was not stored.
-
-    Attributes:
-        document_id: as given, for reading.
-        reason: what was found and what to do.
-        is_error: False for a blank text, which there is nothing to store of.
-    """
-
-    document_id: str
-    reason: str
-    is_error: bool
+_GROUP_DOCUMENTS = 256
+_REQUEST_POINTS = 64
+# Characters per group, in encoder batches: enough to sort by length, little to lose in a crash.
+_GROUP_BATCHES = 12
+_CHARS_PER_TOKEN = 4
 
 
 @dataclass
@@ -45,7 +43,7 @@ class AddReport:
     @property
     def n_documents(self) -> int:
         """How many documents were decided."""
-        return sum(map(len, (self.added, self.updated, self.unchanged, self.skipped)))
+        return len(self.added) + len(self.updated) + len(self.unchanged) + len(self.skipped)
 
     def __str__(self) -> str:
         return (
@@ -54,57 +52,100 @@ class AddReport:
         )
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A document fit to be stored: with cleaned metadata, revision and embedding, if given."""
-
-    document: Document
-    metadata: Json
-    revision: str
-    embedding: DocumentEmbedding | None
-
-
-def check_document(
-    document: object, embedding: DocumentEmbedding | None, fingerprint: str
-) -> Candidate | Skipped:
-    """Check one document and compute its revision, or say why it can't be stored."""
-    if not isinstance(document, Document):
-        return Skipped(f"{document!r:.80}", "not a Document", is_error=True)
-    name = f"{document.id!s:.200}"
-    if not isinstance(document.id, str) or not document.id:
-        kind = type(document.id).__name__
-        reason = f"the id is {document.id!r:.80} ({kind}); expected a non-empty string"
-        return Skipped(name, reason, is_error=True)
-    if not isinstance(document.text, str):
-        reason = f"the text of {name!r} is {document.text!r:.80}; expected a string"
-        return Skipped(name, reason, is_error=True)
-    for what, value in (("id", document.id), ("text", document.text)):
-        at = surrogate_at(value)
-        if at is not None:
-            reason = (
-                f"the {what} of {name!r} has a lone surrogate {value[at]!r} at character {at}, "
-                "which is no valid text; replace it, by U+FFFD for instance"
-            )
-            return Skipped(name.encode("utf-8", "replace").decode(), reason, is_error=True)
-    try:
-        metadata = clean_metadata(document.metadata)
-    except InputError as error:
-        return Skipped(name, f"document {name!r}: {error}", is_error=True)
-    if not document.text.strip():
-        return Skipped(name, "the text is blank", is_error=False)
-    revision = _revision(document.text, metadata, fingerprint)
-    if embedding is not None and embedding.spans[-1, 1] > len(document.text):
-        reason = f"the embedding given for {name!r} is of another text"
-        return Skipped(name, reason, is_error=True)
-    return Candidate(document, metadata, revision, embedding)
-
-
-def groups(
-    candidates: Iterable[Candidate | Skipped],
-    report: AddReport,
+def ingest(
+    backend: Backend,
+    encoder: DocumentEncoder,
+    documents: Iterable[tuple[Document, DocumentEmbedding | None]],
     *,
-    max_documents: int,
-    max_chars: int,
+    show_progress: bool,
+    on_progress: Callable[[int], None] | None,
+) -> AddReport:
+    """Store documents; see `QdrantStore.add`."""
+    report = AddReport()
+    checked = (check_document(d, e, encoder.fingerprint) for d, e in documents)
+    max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * encoder.batch_tokens
+    known: Revisions = {}
+    noted = 0
+    with progress_bar("indexing", None, show=show_progress) as advance:
+
+        def note() -> None:
+            nonlocal noted
+            decided, noted = report.n_documents - noted, report.n_documents
+            advance(decided)
+            if on_progress is not None and decided:
+                on_progress(decided)
+
+        for number, group in enumerate(_groups(checked, report, max_chars)):
+            # Any lookup in local mode reads the whole collection, so the second is kept.
+            if not backend.is_local or number == 0:
+                known = stored_revisions(backend, _ids_of(group))
+            elif number == 1:
+                known = stored_revisions(backend, None)
+            _add_group(backend, encoder, group, known, report)
+            note()
+        note()
+    return report
+
+
+def stored_revisions(backend: Backend, where: Where) -> Revisions:
+    """Return, per document and revision, the segments that are missing."""
+    found: Revisions = defaultdict(dict)
+    fields = ("document_id", "revision", "segment", "n_segments")
+    for record in backend.scroll(where, fields=fields):
+        id_, revision, segment, total = (record.payload[name] for name in fields)
+        missing = found[str(id_)].setdefault(str(revision), set(range(int(str(total)))))
+        missing.discard(int(str(segment)))
+    return found
+
+
+def _add_group(
+    backend: Backend,
+    encoder: DocumentEncoder,
+    group: list[Candidate],
+    known: Revisions,
+    report: AddReport,
+) -> None:
+    new: list[Candidate] = []
+    stale: list[Candidate] = []
+    for candidate in group:
+        revisions = known.get(candidate.document.id, {})
+        complete = candidate.revision in revisions and not revisions[candidate.revision]
+        if not complete:
+            new.append(candidate)
+        if len(revisions) > complete:
+            stale.append(candidate)
+    points = (
+        point
+        for candidate, embedding in zip(new, _embeddings(encoder, new), strict=True)
+        for point in document_points(
+            candidate.document, candidate.metadata, embedding, candidate.revision
+        )
+    )
+    for batch in request_batches(points, max_points=_REQUEST_POINTS):
+        backend.upsert(batch)
+    if stale:
+        keep = [candidate.revision for candidate in stale]
+        backend.delete([candidate.document.id for candidate in stale], keep=keep)
+    for candidate in group:
+        id_ = candidate.document.id
+        if candidate not in new:
+            report.unchanged.append(id_)
+        elif id_ in known:
+            report.updated.append(id_)
+        else:
+            report.added.append(id_)
+        known[id_] = {candidate.revision: set()}
+
+
+def _embeddings(encoder: DocumentEncoder, candidates: list[Candidate]) -> list[DocumentEmbedding]:
+    """Return given embeddings as they are and encode the other texts together."""
+    texts = [c.document.text for c in candidates if c.embedding is None]
+    encoded = iter(encoder.encode_documents(texts) if texts else [])
+    return [next(encoded) if c.embedding is None else c.embedding for c in candidates]
+
+
+def _groups(
+    candidates: Iterable[Candidate | Skipped], report: AddReport, max_chars: int
 ) -> Iterator[list[Candidate]]:
     """Collect candidates into groups to encode and write together; note the skipped ones.
 
@@ -118,7 +159,7 @@ def groups(
             report.skipped.append(candidate)
             continue
         if group and (
-            candidate.document.id in ids or len(group) >= max_documents or size >= max_chars
+            candidate.document.id in ids or len(group) >= _GROUP_DOCUMENTS or size >= max_chars
         ):
             yield group
             group, ids, size = [], set(), 0
@@ -129,8 +170,5 @@ def groups(
         yield group
 
 
-def _revision(text: str, metadata: Json, fingerprint: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8"))
-    digest.update(b"\x1f" + canonical_json(metadata).encode("ascii"))
-    digest.update(b"\x1f" + fingerprint.encode("utf-8"))
-    return digest.hexdigest()[:32]
+def _ids_of(group: list[Candidate]) -> FieldIs:
+    return FieldIs("document_id", tuple(candidate.document.id for candidate in group))

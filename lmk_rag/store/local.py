@@ -1,50 +1,79 @@
-"""Search in local mode, over a `MemoryIndex` that all stores on one client share."""
+"""Local mode: qdrant-client stores, and `MemoryIndex` searches."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from qdrant_client import QdrantClient
 
-from lmk_rag.store.backend import Backend, Found, Where
-from lmk_rag.store.memory import MemoryIndex, records_of
+from lmk_rag.store.backend import ClientBackend, Found, Record, Where
+from lmk_rag.store.memory import MemoryIndex
+from lmk_rag.store.metadata import Json
 from lmk_rag.store.points import LANDMARKS, SECTIONS, Point
 from lmk_rag.types import Floats
 
+_EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
+
+# Stores on one client share its vectors, as they share its lock.
 _INDEXES: weakref.WeakKeyDictionary[QdrantClient, dict[str, MemoryIndex]]
 _INDEXES = weakref.WeakKeyDictionary()
 
 
-class LocalSearch:
-    """The part of `Backend.search` that local mode does badly."""
+class LocalBackend:
+    """A collection in a folder or in memory; the methods are those of `Backend`."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    is_local = True
 
-    def put(self, points: Sequence[Point]) -> None:
-        """Follow a write."""
-        with self._backend.lock:
+    def __init__(self, inner: ClientBackend) -> None:
+        self._inner = inner
+
+    def read_metadata(self) -> Json | None:
+        """Return the collection's metadata, or None if there is no such collection."""
+        return self._inner.read_metadata()
+
+    def create(self, settings: dict[str, Any]) -> None:
+        """Create the collection."""
+        self._inner.create(settings)
+
+    def upsert(self, points: Sequence[Point]) -> None:
+        """Write points."""
+        with self._inner.lock:
             index = self._built()
+            self._inner.upsert(points)
             if index is not None:
                 index.put((point.id, point.payload, point.vectors) for point in points)
 
-    def remove(self, document_ids: Collection[object], keep: Collection[str] = ()) -> None:
-        """Follow a deletion."""
-        with self._backend.lock:
+    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
+        """Delete all points of some documents, but for the revisions in `keep`."""
+        with self._inner.lock:
             index = self._built()
+            self._inner.delete(document_ids, keep=keep)
             if index is not None:
-                index.remove({str(id_) for id_ in document_ids}, keep)
+                index.remove(set(document_ids), set(keep))
 
-    def rows(self, id_: str) -> Floats:
-        """Return the landmark rows of a point."""
-        with self._backend.lock:
-            return self._index().rows(id_, LANDMARKS)
+    def count(self, where: Where = None) -> int:
+        """Count points."""
+        return self._inner.count(where)
 
-    def n_rows(self) -> int:
-        """Return how many landmark rows the collection has."""
-        with self._backend.lock:
-            return self._index().n_rows(LANDMARKS)
+    def scroll(
+        self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
+    ) -> Iterator[Record]:
+        """Yield all points that fulfill `where`, a page at a time."""
+        return self._inner.scroll(where, fields=fields, vectors=vectors)
+
+    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
+        """Return the named points that exist, vectors from memory."""
+        with self._inner.lock:
+            found = self._inner.fetch(ids)
+            if not vectors:
+                return found
+            index = self._index()
+            return {
+                id_: Record(id_, record.payload, {name: index.rows(id_, name) for name in vectors})
+                for id_, record in found.items()
+            }
 
     def search(
         self,
@@ -57,19 +86,14 @@ class LocalSearch:
         prefetch: tuple[str, int] | None = None,
     ) -> list[Found]:
         """Find the best points; see `Backend.search`."""
-        if using not in (LANDMARKS, SECTIONS) or (prefetch and prefetch[0] != SECTIONS):
-            return self._backend.search(
-                query,
-                using=using,
-                limit=limit,
-                per_document=per_document,
-                where=where,
-                prefetch=prefetch,
+        if using not in (LANDMARKS, SECTIONS):  # one vector per point: Qdrant itself is quick
+            return self._inner.search(
+                query, using=using, limit=limit, per_document=per_document, where=where
             )
-        with self._backend.lock:
+        with self._inner.lock:
             allowed = None
             if where is not None:
-                allowed = {r.id for r in self._backend.scroll(where, fields=("segment",))}
+                allowed = {record.id for record in self.scroll(where, fields=("segment",))}
             return self._index().search(
                 query,
                 using=using,
@@ -79,15 +103,25 @@ class LocalSearch:
                 prefetch=prefetch,
             )
 
+    def exact_is_quick(self) -> bool:
+        """Whether comparing every landmark costs little."""
+        with self._inner.lock:
+            return self._index().n_rows(LANDMARKS) <= _EXACT_ROWS
+
+    def close(self) -> None:
+        """Let the folder go."""
+        self._inner.close()
+
     def _built(self) -> MemoryIndex | None:
-        return _INDEXES.get(self._backend.client, {}).get(self._backend.collection)
+        return _INDEXES.get(self._inner.client, {}).get(self._inner.collection)
 
     def _index(self) -> MemoryIndex:
         index = self._built()
         # Someone may have written through the client itself: the count would tell.
-        if index is None or len(index) != self._backend.count():
-            fields, vectors = ("document_id", "revision"), (LANDMARKS, SECTIONS)
-            records = self._backend.scroll(None, fields=fields, vectors=vectors)
-            index = MemoryIndex(records_of(records))
-            _INDEXES.setdefault(self._backend.client, {})[self._backend.collection] = index
+        if index is None or len(index) != self._inner.count():
+            records = self._inner.scroll(
+                None, fields=("document_id", "revision"), vectors=(LANDMARKS, SECTIONS)
+            )
+            index = MemoryIndex((record.id, record.payload, record.vectors) for record in records)
+            _INDEXES.setdefault(self._inner.client, {})[self._inner.collection] = index
         return index

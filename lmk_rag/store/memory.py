@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from lmk_rag.scoring import best_per_group, row_scores
-from lmk_rag.store.backend import Found, Record
+from lmk_rag.store.backend import Found
 from lmk_rag.store.metadata import Json
 from lmk_rag.types import Floats, Ints
 
@@ -94,11 +94,6 @@ class MemoryIndex:
                 self._stacked[using] = _stack(self._rows.get(using, {}))
             ids, rows, first = self._stacked[using]
         return ids, best_per_group(row_scores(query, rows), first) if ids else rows[:0, 0]
-
-
-def records_of(records: Iterable[Record]) -> Iterable[tuple[str, Json, dict[str, Floats]]]:
-    """Turn backend records into what `put` takes."""
-    return ((record.id, record.payload, record.vectors) for record in records)
 
 
 def _stack(by_id: dict[str, Floats]) -> tuple[list[str], Floats, Ints]:

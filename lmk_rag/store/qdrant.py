@@ -14,13 +14,12 @@ from qdrant_client import QdrantClient
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ClosedError, InputError
-from lmk_rag.progress import progress_bar
-from lmk_rag.store.backend import Backend, Found, Where, connect
+from lmk_rag.store.backend import Backend, ClientBackend, Found, connect
 from lmk_rag.store.filters import FieldIs, Filter
-from lmk_rag.store.ingest import AddReport, Candidate, check_document, groups
-from lmk_rag.store.local import LocalSearch
+from lmk_rag.store.ingest import AddReport, ingest, stored_revisions
+from lmk_rag.store.local import LocalBackend
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, document_points, request_batches
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
@@ -32,17 +31,6 @@ from lmk_rag.types import Document, DocumentEmbedding, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-# Per document and revision, the segments that are missing: none where all is stored.
-Revisions = dict[str, dict[str, set[int]]]
-
-_GROUP_DOCUMENTS = 256
-_REQUEST_POINTS = 64
-# Characters per group, in encoder batches: enough to sort by length, little to lose in a crash.
-_GROUP_BATCHES = 12
-_CHARS_PER_TOKEN = 4
-_EXACT_ROWS = 1_000_000  # in memory: a tenth of a second at 384 wide
-_EXACT_POINTS = 2_000  # on a server
 
 
 @dataclass(frozen=True)
@@ -94,18 +82,17 @@ class QdrantStore:
         self.collection = collection
         self.encoder = encoder
         self._location = "client" if not owned else str(location)
-        self._backend = Backend(client, collection, owned=owned)
+        self._backend = _backend(client, collection, owned=owned)
         self._closed = False
         try:
             metadata = self._backend.read_metadata()
             if metadata is None:
-                self._backend.create(**collection_settings(encoder, options or CollectionOptions()))
+                self._backend.create(collection_settings(encoder, options or CollectionOptions()))
             else:
                 check_description(collection, metadata, encoder)
         except BaseException:
             self._backend.close()
             raise
-        self._local = LocalSearch(self._backend) if self._backend.is_local else None
 
     @property
     def is_local(self) -> bool:
@@ -136,7 +123,10 @@ class QdrantStore:
             text, an id that is no string, metadata JSON can't hold) is skipped with a reason
             and keeps no other from being stored.
         """
-        return self._add(
+        self._check_open()
+        return ingest(
+            self._backend,
+            self.encoder,
             ((document, None) for document in documents),
             show_progress=show_progress,
             on_progress=on_progress,
@@ -151,93 +141,10 @@ class QdrantStore:
             encoded: documents with the embedding of their text by this store's encoder.
             show_progress: draw a bar on a terminal.
         """
-        return self._add(encoded, show_progress=show_progress, on_progress=None)
-
-    def _add(
-        self,
-        documents: Iterable[tuple[Document, DocumentEmbedding | None]],
-        *,
-        show_progress: bool,
-        on_progress: Callable[[int], None] | None,
-    ) -> AddReport:
         self._check_open()
-        report = AddReport()
-        checked = (check_document(d, e, self.encoder.fingerprint) for d, e in documents)
-        max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * self.encoder.batch_tokens
-        known: Revisions = {}
-        noted = 0
-        with progress_bar("indexing", None, show=show_progress) as advance:
-            for number, group in enumerate(
-                groups(checked, report, max_documents=_GROUP_DOCUMENTS, max_chars=max_chars)
-            ):
-                # Any lookup in local mode reads the whole collection, so the second is kept.
-                if not self.is_local or number == 0:
-                    known = self._revisions(_ids_of(group))
-                elif number == 1:
-                    known = self._revisions(None)
-                self._add_group(group, known, report)
-                decided = report.n_documents - noted
-                noted = report.n_documents
-                advance(decided)
-                if on_progress is not None:
-                    on_progress(decided)
-        if on_progress is not None and report.n_documents > noted:
-            on_progress(report.n_documents - noted)
-        return report
-
-    def _add_group(self, group: list[Candidate], known: Revisions, report: AddReport) -> None:
-        new: list[Candidate] = []
-        stale: list[Candidate] = []
-        replaced: list[str] = []
-        for candidate in group:
-            id_, revision = candidate.document.id, candidate.revision
-            revisions = known.get(id_, {})
-            if revision in revisions and not revisions[revision]:  # no segment missing
-                report.unchanged.append(id_)
-                if len(revisions) > 1:
-                    stale.append(candidate)
-                continue
-            new.append(candidate)
-            if revisions:
-                stale.append(candidate)
-                replaced.append(id_)
-        points = (
-            point
-            for candidate, embedding in zip(new, self._embeddings(new), strict=True)
-            for point in document_points(
-                candidate.document, candidate.metadata, embedding, candidate.revision
-            )
+        return ingest(
+            self._backend, self.encoder, encoded, show_progress=show_progress, on_progress=None
         )
-        for batch in request_batches(points, max_points=_REQUEST_POINTS):
-            self._backend.upsert(batch)
-            if self._local is not None:
-                self._local.put(batch)
-        report.added.extend(c.document.id for c in new if c.document.id not in replaced)
-        report.updated.extend(replaced)
-        if stale:
-            ids = _ids_of(stale)
-            keep = tuple(candidate.revision for candidate in stale)
-            self._backend.delete(ids, but=FieldIs("revision", keep))
-            if self._local is not None:
-                self._local.remove(ids.values, keep)
-        for candidate in new + stale:
-            known[candidate.document.id] = {candidate.revision: set()}
-
-    def _embeddings(self, candidates: list[Candidate]) -> list[DocumentEmbedding]:
-        """Return given embeddings as they are and encode the other texts together."""
-        texts = [c.document.text for c in candidates if c.embedding is None]
-        encoded = iter(self.encoder.encode_documents(texts) if texts else [])
-        return [next(encoded) if c.embedding is None else c.embedding for c in candidates]
-
-    def _revisions(self, where: Where) -> Revisions:
-        """Return, per document and revision, the segments that are missing."""
-        found: Revisions = defaultdict(dict)
-        fields = ("document_id", "revision", "segment", "n_segments")
-        for record in self._backend.scroll(where, fields=fields):
-            id_, revision, segment, total = (record.payload[name] for name in fields)
-            missing = found[str(id_)].setdefault(str(revision), set(range(int(str(total)))))
-            missing.discard(int(str(segment)))
-        return found
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; unknown ids change nothing.
@@ -252,11 +159,9 @@ class QdrantStore:
         wanted = FieldIs("document_id", tuple(_check_ids(ids)))
         if not wanted.values:
             return 0
-        here = self._revisions(wanted)
+        here = stored_revisions(self._backend, wanted)
         if here:
-            self._backend.delete(wanted)
-            if self._local is not None:
-                self._local.remove(wanted.values)
+            self._backend.delete(list(here))
         return len(here)
 
     def delete_where(self, where: Filter) -> int:
@@ -309,9 +214,7 @@ class QdrantStore:
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little: what `mode="auto"` goes by."""
         self._check_open()
-        if self._local is not None:
-            return self._local.n_rows() <= _EXACT_ROWS
-        return self._backend.count() <= _EXACT_POINTS
+        return self._backend.exact_is_quick()
 
     def search_points(
         self,
@@ -325,8 +228,7 @@ class QdrantStore:
     ) -> list[Found]:
         """Find segments by a vector; see `Backend.search`. The retriever's way in."""
         self._check_open()
-        search = self._backend.search if self._local is None else self._local.search
-        return search(
+        return self._backend.search(
             query,
             using=using,
             limit=limit,
@@ -338,15 +240,12 @@ class QdrantStore:
     def segments(self, ids: Sequence[str], *, landmarks: bool) -> dict[str, tuple[Segment, Floats]]:
         """Return segments by point id, with their (L, D) landmark rows if asked for."""
         self._check_open()
-        from_qdrant = landmarks and self._local is None
-        records = self._backend.fetch(ids, vectors=(LANDMARKS,) if from_qdrant else ())
-        found: dict[str, tuple[Segment, Floats]] = {}
-        for id_, record in records.items():
-            rows = np.zeros((0, self.encoder.dim), np.float32)
-            if landmarks:
-                rows = self._local.rows(id_) if self._local else record.vectors[LANDMARKS]
-            found[id_] = (Segment.from_payload(record.payload), rows)
-        return found
+        records = self._backend.fetch(ids, vectors=(LANDMARKS,) if landmarks else ())
+        none = np.zeros((0, self.encoder.dim), np.float32)
+        return {
+            id_: (Segment.from_payload(record.payload), record.vectors.get(LANDMARKS, none))
+            for id_, record in records.items()
+        }
 
     def document_vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Return the (D,) unit-length document vectors of the documents that are stored."""
@@ -394,7 +293,7 @@ def read_config(
     if client is None and "://" not in str(location) and not Path(location).exists():
         return None  # looking must not make a folder
     opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
-    backend = Backend(opened, collection, owned=client is None)
+    backend = ClientBackend(opened, collection, owned=client is None)
     try:
         found = stored_description(backend.read_metadata())
     finally:
@@ -402,8 +301,9 @@ def read_config(
     return None if found is None else LandmarkConfig.from_dict(found.get("config"))
 
 
-def _ids_of(candidates: list[Candidate]) -> FieldIs:
-    return FieldIs("document_id", tuple(candidate.document.id for candidate in candidates))
+def _backend(client: QdrantClient, collection: str, *, owned: bool) -> Backend:
+    inner = ClientBackend(client, collection, owned=owned)
+    return LocalBackend(inner) if inner.is_local else inner
 
 
 def _check_ids(ids: object) -> list[str]:
