@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := minilm,files
+EXTRAS := all
 
 .PHONY: help demo test lint types bench recall wheel clean
 
