@@ -18,10 +18,13 @@ _WORD_EDGE = regex.compile(r"(?w)\b")
 # unless what follows is lower case or what precedes is a single capital ("J. Smith") or a
 # title; after CJK full stops and the Devanagari danda always.
 _SENTENCE_END = regex.compile(
-    r"(?:(?<!\b\p{Lu})(?<!\b(?:Dr|Mr|Mrs|Ms|Prof|St|No|vs|Fig|Sec|cf|e\.g|i\.e))\.|[!?…‽]|\.{2,})"
+    r"(?:(?<!\b\p{Lu})(?<!\b(?:Dr|Mr|Mrs|Ms|Prof|St|No|vs|Fig|Sec|cf|e\.g|i\.e))\.|[!?…‽]|(?<!\.)\.{2,}+)"
     r"[\"'”’»)\]}*_`]*(?=\s+[^\p{Ll}\s]|\s*$)"
     r"|[。！？｡．।॥؟۔][”’」』】）》]*"
 )
+# The engine counts flags (pairs of regional indicators) from their first on, at each of them.
+_FLAG_LETTER = regex.compile(r"[🇦-🇿]")
+_FLAG = regex.compile(r"[🇦-🇿]{2}")
 _LINE_END = regex.compile(r"\n")
 _PARAGRAPH_END = regex.compile(r"\n[ \t\r]*\n\s*")
 
@@ -32,9 +35,10 @@ def word_edges(text: str) -> Marks:
     Returns:
         (len(text) + 1,) bool: entry i is True if cutting between characters i - 1 and i is fine.
     """
-    return _marks(text, (match.start() for match in _WORD_EDGE.finditer(text))) | _beside_space(
-        text
-    )
+    flagless = _FLAG_LETTER.sub("字", text)  # an edge on both sides of each
+    marks = _marks(text, (match.start() for match in _WORD_EDGE.finditer(flagless)))
+    marks[[match.start() + 1 for match in _FLAG.finditer(text)]] = False
+    return marks | _beside_space(text)
 
 
 def sentence_edges(text: str) -> Marks:

@@ -43,8 +43,11 @@ def find_cuts(text: str, offsets: Ints, config: LandmarkConfig) -> Cuts:
     if config.boundary == "token":
         tokens = np.append(np.arange(0, n, k), n)
     else:
-        words = word_edges(text)[characters]
-        sentences = sentence_edges(text)[characters] if config.boundary == "sentence" else None
+        whole = _whole_characters(offsets)
+        words = word_edges(text)[characters] & whole
+        sentences = None
+        if config.boundary == "sentence":
+            sentences = sentence_edges(text)[characters] & whole
         tokens = np.array(_walk(n, k, words, sentences), dtype=np.int64)
     return Cuts(tokens, characters[tokens])
 
@@ -63,6 +66,12 @@ def _cut_characters(text: str, offsets: Ints) -> Ints:
     cuts = np.where(next_solid[cuts] < ends, next_solid[cuts], cuts)
     cuts[0] = 0
     return np.append(np.maximum.accumulate(cuts), len(text))
+
+
+def _whole_characters(offsets: Ints) -> Marks:
+    """Return (T + 1,) whether a cut before each token, and at the end, splits no character."""
+    split = offsets[1:, 0] < np.maximum.accumulate(offsets[:-1, 1])
+    return np.concatenate(([True], ~split, [True]))
 
 
 def _walk(n: int, k: int, words: Marks, sentences: Marks | None) -> list[int]:
