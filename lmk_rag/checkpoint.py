@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import CheckpointError, UnsafeCheckpointError, require_extra
+from lmk_rag.errors import CheckpointError, ConfigError, UnsafeCheckpointError, require_extra
 from lmk_rag.pooling import Pooling
-from lmk_rag.st_folder import ModuleSettings, read_modules
+from lmk_rag.st_folder import ModuleSettings, read_json, read_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -28,6 +29,8 @@ _OWN_FILE = "lmk_rag.json"
 _DENSE_FILE = "dense.safetensors"
 _OWN_FORMAT = 1
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
+_VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
+_VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     cls.__name__: cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
 }
@@ -80,8 +83,11 @@ def load_checkpoint(
     """
     folder = default_model() if model is None else _find(model, trust_remote_code)
     name = "default (all-MiniLM-L6-v2)" if model is None else str(model)
-    settings = _read_own(folder) or read_modules(folder)
-    _refuse_unsafe(settings.transformer, name, trust_remote_code)
+    try:
+        settings = _read_own(folder) or read_modules(folder)
+        _refuse_unsafe(settings.transformer, name, trust_remote_code)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{name!r} has settings of an unknown form: {error!r}") from error
     network = _load_network(settings.transformer, name, dtype, trust_remote_code)
     tokenizer = _load_tokenizer(settings.transformer, name, trust_remote_code)
     dense = _load_dense(settings, dtype)
@@ -104,7 +110,8 @@ def save_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> None:
     """Write our own format: the model's own files plus `lmk_rag.json`; safetensors only."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.model.save_pretrained(folder)
+    with _quietly():
+        checkpoint.model.save_pretrained(folder)
     checkpoint.tokenizer.save_pretrained(folder)
     activations: list[str] = []
     if checkpoint.dense is not None:
@@ -149,7 +156,7 @@ def _read_own(folder: Path) -> ModuleSettings | None:
     path = folder / _OWN_FILE
     if not path.is_file():
         return None
-    own = json.loads(path.read_text("utf-8"))
+    own = read_json(path)
     if own.get("format") != _OWN_FORMAT:
         raise CheckpointError(
             f"{path} has format {own.get('format')!r}; this version reads {_OWN_FORMAT}"
@@ -174,7 +181,7 @@ def _refuse_unsafe(folder: Path, name: str, trust_remote_code: bool) -> None:
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"{name!r} holds no config.json, so it is no Hugging Face model")
-    config = json.loads(path.read_text("utf-8"))
+    config = read_json(path)
     native = config.get("model_type") in list(CONFIG_MAPPING)
     if "auto_map" in config and not native and not trust_remote_code:
         raise UnsafeCheckpointError(
@@ -200,7 +207,7 @@ def _load_network(
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         if getattr(config, "is_encoder_decoder", False):
             raise CheckpointError(f"{name!r} is an encoder-decoder model; an encoder is needed")
-        with _no_progress_bar():
+        with _quietly():
             network, report = AutoModel.from_pretrained(
                 folder,
                 config=config,
@@ -211,7 +218,7 @@ def _load_network(
             )
     except CheckpointError:
         raise
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"{name!r} could not be loaded as an encoder: {error}") from error
     # A pooler is not used here, so a checkpoint without one is whole.
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
@@ -224,15 +231,18 @@ def _load_network(
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    # Loading takes a moment; a bar per model is noise in the programs that use us.
+def _quietly() -> Iterator[None]:
+    # A bar per model and a table of the weights that a checkpoint has beside the encoder's are
+    # noise in the programs that use us; missing weights are an error of ours.
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -240,18 +250,21 @@ def _no_progress_bar() -> Iterator[None]:
 def _load_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrainedTokenizerFast:
     from transformers import AutoTokenizer
 
+    # Where there is none, transformers makes up one that knows no words.
+    if not trust_remote_code and not any(any(folder.glob(name)) for name in _VOCABULARIES):
+        raise CheckpointError(f"{name!r} holds no tokenizer.json and no vocabulary")
     try:
         return AutoTokenizer.from_pretrained(  # type: ignore[return-value]  # checked by caller
             folder, use_fast=True, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # tokenizers raises nothing more special
         raise CheckpointError(f"the tokenizer of {name!r} could not be loaded: {error}") from error
 
 
 def _load_dense(settings: ModuleSettings, dtype: torch.dtype) -> nn.Sequential | None:
     if not settings.activations:
         return None
-    states = [load_file(path) for path in settings.dense_files]
+    states = [_load_dense_file(path) for path in settings.dense_files]
     if len(states) == 1 and len(settings.activations) >= 1 and "0.0.weight" in states[0]:
         states = [  # our own format keeps all layers in one file
             {k.split(".", 2)[2]: v for k, v in states[0].items() if k.startswith(f"{i}.0.")}
@@ -272,6 +285,17 @@ def _load_dense(settings: ModuleSettings, dtype: torch.dtype) -> nn.Sequential |
     return nn.Sequential(*layers).to(dtype=dtype).eval()
 
 
+def _load_dense_file(path: Path) -> dict[str, torch.Tensor]:
+    if not path.is_file() and any(any(path.parent.glob(pattern)) for pattern in _PICKLES):
+        raise UnsafeCheckpointError(
+            f"the dense layer in {path.parent} can run code when read; convert it to safetensors"
+        )
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"the dense layer {path} could not be read: {error}") from error
+
+
 def _tokenizer_limit(tokenizer: PreTrainedTokenizerFast) -> int | None:
     # transformers writes 1e30 where a tokenizer has no limit
     limit = tokenizer.model_max_length
@@ -290,13 +314,16 @@ def _position_limit(network: PreTrainedModel) -> int | None:
 
 
 def _digest(settings: ModuleSettings, tokenizer: PreTrainedTokenizerFast) -> str:
-    """Hash what decides the vectors: weights as files, the tokenizer as its JSON."""
+    """Hash what decides the vectors: weights and config as files, the tokenizer as its JSON."""
     digest = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode("utf-8"))
     for path in sorted(settings.transformer.glob("*.safetensors")) + list(settings.dense_files):
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-    digest.update(json.dumps([settings.pooling, settings.activations]).encode())
+    config = read_json(settings.transformer / "config.json")
+    shape = {key: value for key, value in config.items() if key not in _VOLATILE}
+    rest = [settings.pooling, settings.activations, settings.lower_case, shape]
+    digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()[:16]
 
 
@@ -310,7 +337,7 @@ def with_config(checkpoint: Checkpoint, config: LandmarkConfig | None) -> Checkp
     document = saved.document_prompt if config.document_prompt == "" else config.document_prompt
     length = checkpoint.max_length if config.max_length is None else config.max_length
     if length > checkpoint.max_length:
-        raise CheckpointError(
+        raise ConfigError(
             f"max_length is {length}, but {checkpoint.name!r} takes at most "
             f"{checkpoint.max_length} tokens"
         )

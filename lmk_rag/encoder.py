@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import threading
 import warnings
@@ -21,7 +22,7 @@ from lmk_rag.batching import token_batches
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.devices import choose_device, choose_dtype, default_batch_tokens
 from lmk_rag.errors import ClosedError, InputError, NonFiniteError, TextTooLongError
-from lmk_rag.forward import PooledWindow, assemble, run_windows
+from lmk_rag.forward import PooledWindow, assemble, is_finite, run_windows
 from lmk_rag.landmarks import LandmarkedText, LandmarkTokenizer, Window
 from lmk_rag.progress import progress_bar
 from lmk_rag.types import DocumentEmbedding, Floats
@@ -165,7 +166,7 @@ class LandmarkEncoder:
         with progress_bar("encoding", None, show=show_progress) as advance:
             for text in texts:
                 ahead.append(text)
-                size += len(text) if isinstance(text, str) else 0
+                size += 8 + len(text) if isinstance(text, str) else budget
                 if size >= budget:
                     yield from self._encode(ahead, self.config.document_prompt, done, False)
                     advance(len(ahead))
@@ -261,26 +262,24 @@ class LandmarkEncoder:
                     continue
                 for i, result in zip(batch, results, strict=True):
                     if not result.is_finite:
-                        raise NonFiniteError(
-                            f"the model gave NaN or infinity for text "
-                            f"{first_index + windows[i][0]} "
-                            f"({self.dtype} on {self.device}); try dtype='float32'"
-                        )
+                        raise self._non_finite(first_index + windows[i][0])
                     pooled[i] = result
                 advance(len(batch))
         embeddings = []
+        remaining = iter(pooled)
         with self._lock:
             self._check_open()
-            for layout in layouts:
-                own, pooled = pooled[: len(layout.windows)], pooled[len(layout.windows) :]
-                embeddings.append(
-                    assemble(
-                        layout,
-                        [window for window in own if window is not None],
-                        pooling=self._checkpoint.pooling,
-                        dense=self._checkpoint.dense,
-                    )
+            for index, layout in enumerate(layouts, first_index):
+                own = itertools.islice(remaining, len(layout.windows))
+                embedding = assemble(
+                    layout,
+                    [window for window in own if window is not None],
+                    pooling=self._checkpoint.pooling,
+                    dense=self._checkpoint.dense,
                 )
+                if not is_finite(embedding):
+                    raise self._non_finite(index)
+                embeddings.append(embedding)
         return embeddings
 
     def _run(self, windows: list[Window]) -> list[PooledWindow]:
@@ -292,6 +291,12 @@ class LandmarkEncoder:
                 pooling=self._checkpoint.pooling,
                 pad_id=self._tokenizer.pad_id,
             )
+
+    def _non_finite(self, index: int) -> NonFiniteError:
+        return NonFiniteError(
+            f"the model gave NaN, infinity or a zero vector for text {index} "
+            f"({self.dtype} on {self.device}); try dtype='float32'"
+        )
 
     def _check_open(self) -> None:
         if self._closed:

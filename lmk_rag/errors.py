@@ -80,7 +80,7 @@ def require_extra(module: str, extra: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the package is there and itself lacks something: don't hide that
         raise MissingExtraError(
             f"{purpose} needs `{module.split('.')[0]}`; install it with: "

@@ -37,6 +37,11 @@ class PooledWindow:
         return bool(np.isfinite(self.rows).all() and np.isfinite(self.extra_sum).all())
 
 
+def is_finite(embedding: DocumentEmbedding) -> bool:
+    """Whether every number is: a zero state has no direction, a dense layer can overflow."""
+    return bool(np.isfinite(embedding.vector).all() and np.isfinite(embedding.landmarks).all())
+
+
 def run_windows(
     model: PreTrainedModel, windows: list[Window], *, pooling: Pooling, pad_id: int
 ) -> list[PooledWindow]:
@@ -88,9 +93,12 @@ def assemble(
     if dense is not None:
         rows, document = _project(dense, rows), _project(dense, document[None])[0]
     norms = np.linalg.norm(rows, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):  # see `is_finite`
+        vector = (document / np.linalg.norm(document)).astype(np.float32)
+        landmarks = rows / norms[:, None]
     return DocumentEmbedding(
-        vector=(document / np.linalg.norm(document)).astype(np.float32),
-        landmarks=rows / norms[:, None],
+        vector=vector,
+        landmarks=landmarks,
         norms=norms,
         spans=layout.spans,
         landmark_tokens=layout.landmark_tokens,

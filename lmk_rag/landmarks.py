@@ -68,7 +68,7 @@ class LandmarkTokenizer:
     Args:
         tokenizer: a fast tokenizer; it is not modified.
         insert_landmarks: False for encoders that pool token states directly; the sequence is
-            then `[CLS] prompt z1 z2 ... zn [SEP]`.
+            then framed as the tokenizer itself does, `[CLS] prompt z1 z2 ... zn [SEP]` mostly.
         lower_case: lower-case first, as some sentence-transformers folders ask for.
 
     Raises:
@@ -103,11 +103,23 @@ class LandmarkTokenizer:
             raise CheckpointError(
                 "the tokenizer has neither a SEP nor an EOS token to serve as landmark"
             )
+        self._head, self._tail = [] if self.first_id is None else [self.first_id], list[int]()
+        if not insert_landmarks:
+            self._head, self._tail = self._frame()
         # What fills padded positions does not matter to us, but RoBERTa-like models want theirs.
         self.pad_id: int = _first_of(tokenizer.pad_token_id, self.landmark_id, 0) or 0
         added = self._backend.get_added_tokens_decoder()
         reserved = {id_ for id_, token in added.items() if token.special}
         self._reserved = (reserved | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """Return the special tokens that the tokenizer puts before and after a text."""
+        encoding = self._backend.encode("a")
+        content = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
+        if not content:  # a vocabulary without the letter
+            half = len(encoding) // 2
+            return encoding.ids[:half], encoding.ids[half:]
+        return encoding.ids[: content[0]], encoding.ids[content[-1] + 1 :]
 
     def to_json(self) -> str:
         """Return the private backend as JSON, for fingerprints."""
@@ -167,9 +179,8 @@ class LandmarkTokenizer:
             ConfigError: window, prompt and granularity do not fit together.
             TextTooLongError: the text needs more than one window and the config forbids it.
         """
-        prompt_ids = self.tokenize(prompt)[0] if prompt else np.zeros(0, np.int64)
-        room = max_length - len(prompt_ids) - (self.first_id is not None)
-        room -= 0 if self.insert_landmarks else (self.landmark_id is not None)
+        prompt_ids, ids, offsets = self._with_prompt(prompt or "", text)
+        room = max_length - len(prompt_ids) - len(self._head) - len(self._tail)
         extra = int(self.insert_landmarks)  # the landmark itself
         if room < config.longest_stretch + extra:
             raise ConfigError(
@@ -178,9 +189,6 @@ class LandmarkTokenizer:
                 f"{config.longest_stretch + extra}; lower the granularity, shorten the prompt or "
                 "raise max_length"
             )
-        ids, offsets = self.tokenize(text)
-        if not text.strip():
-            ids, offsets = ids[:0], offsets[:0]
         cuts = find_cuts(text, offsets, config)
         tokens = np.diff(cuts.tokens)
         runs = window_runs(tokens + extra, tokens, room, config.overlap)
@@ -189,8 +197,7 @@ class LandmarkTokenizer:
             if config.on_overflow == "error":
                 raise TextTooLongError(
                     f"the text has {len(ids)} tokens and needs {len(runs)} windows of "
-                    f"{max_length}; "
-                    'on_overflow="error" forbids more than one'
+                    f'{max_length}; on_overflow="error" forbids more than one'
                 )
             if config.on_overflow == "truncate":
                 runs, truncated = runs[:1], True
@@ -202,9 +209,17 @@ class LandmarkTokenizer:
             truncated=truncated,
         )
 
+    def _with_prompt(self, prompt: str, text: str) -> tuple[Ints, Ints, Ints]:
+        """Tokenize both at once: what a prompt's last space does to the first word of the text
+        is up to the tokenizer. A token that reaches into the text is the text's.
+        """
+        ids, offsets = self.tokenize(prompt + text if text.strip() else prompt)
+        own = int(np.argmax(np.append(offsets[:, 1] > len(prompt), True))) if prompt else 0
+        return ids[:own], ids[own:], np.maximum(offsets[own:] - len(prompt), 0)
+
     def _window(self, ids: Ints, cuts: Ints, prompt_ids: Ints, run: tuple[int, int, int]) -> Window:
         context, _, end = run
-        head = np.concatenate(([self.first_id] if self.first_id is not None else [], prompt_ids))
+        head = np.concatenate((self._head, prompt_ids))
         parts, stretches, position = [head], [], len(head)
         for i in range(context, end):
             stretch = ids[cuts[i] : cuts[i + 1]]
@@ -214,10 +229,10 @@ class LandmarkTokenizer:
             if self.insert_landmarks:
                 parts.append(np.array([self.landmark_id]))
                 position += 1
-        if not self.insert_landmarks and self.landmark_id is not None:
-            parts.append(np.array([self.landmark_id]))
+        whole = np.concatenate((*parts, self._tail)).astype(np.int64)
         return Window(
-            ids=np.concatenate(parts).astype(np.int64),
+            # A blank text without frame or prompt still needs a token for the model to read.
+            ids=whole if len(whole) else np.array([self.pad_id]),
             stretches=np.array(stretches, dtype=np.int64).reshape(-1, 2),
             n_context=run[1] - context,
         )

@@ -11,6 +11,16 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CheckpointError
 from lmk_rag.pooling import Pooling
 
+# The order in which modules can follow each other here; Normalize only ends the row, because
+# every vector is normalized anyway.
+_RANKS = {
+    "Transformer": 0,
+    "LandmarkTransformer": 0,
+    "Pooling": 1,
+    "LandmarkPooling": 1,
+    "Dense": 2,
+    "Normalize": 3,
+}
 _TRANSFORMER_FILES = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -55,16 +65,18 @@ def read_modules(folder: Path) -> ModuleSettings:
     """
     if not (folder / "modules.json").is_file():
         return ModuleSettings(transformer=folder, pooling="lmk", config=LandmarkConfig())
-    modules = _json(folder / "modules.json")
-    settings: dict[str, Any] = {"pooling": "mean"}
+    modules = sorted(read_json(folder / "modules.json"), key=lambda module: module["idx"])
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    _check_order(folder, kinds)
+    settings: dict[str, Any] = {}
     granularity = None
     dense_files: list[Path] = []
     activations: list[str] = []
-    for module in sorted(modules, key=lambda module: module["idx"]):
-        kind, path = module["type"].rpartition(".")[2], _inside(folder, module["path"])
+    for kind, module in zip(kinds, modules, strict=True):
+        path = _inside(folder, module["path"])
         if kind in ("Transformer", "LandmarkTransformer"):
             saved: dict[str, Any] = next(
-                (_json(path / f) for f in _TRANSFORMER_FILES if (path / f).is_file()), {}
+                (read_json(path / f) for f in _TRANSFORMER_FILES if (path / f).is_file()), {}
             )
             settings["transformer"] = path
             settings["max_length"] = saved.get("max_seq_length")
@@ -72,18 +84,13 @@ def read_modules(folder: Path) -> ModuleSettings:
             if kind == "LandmarkTransformer":
                 granularity = saved.get("eval_splitter_granularity", 32)
         elif kind in ("Pooling", "LandmarkPooling"):
-            settings["pooling"] = _pooling(_json(path / "config.json"), kind, path)
+            settings["pooling"] = _pooling(read_json(path / "config.json"), kind, path)
         elif kind == "Dense":
-            saved = _json(path / "config.json")
+            saved = read_json(path / "config.json")
+            if saved.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+                raise CheckpointError(f"{path} works on tokens, which is not supported")
             dense_files.append(path / "model.safetensors")
             activations.append(str(saved.get("activation_function", "Tanh")).rpartition(".")[2])
-        elif kind != "Normalize":  # every vector is normalized here anyway
-            raise CheckpointError(
-                f"{folder} has a {kind} module, which is not supported; known are Transformer, "
-                "LandmarkTransformer, Pooling, Dense and Normalize"
-            )
-    if "transformer" not in settings:
-        raise CheckpointError(f"{folder}/modules.json names no Transformer")
     if granularity is not None:
         settings["pooling"] = "lmk"
     return ModuleSettings(
@@ -95,9 +102,25 @@ def read_modules(folder: Path) -> ModuleSettings:
     )
 
 
+def _check_order(folder: Path, kinds: list[str]) -> None:
+    unknown = [kind for kind in kinds if kind not in _RANKS]
+    if unknown:
+        raise CheckpointError(
+            f"{folder} has a {unknown[0]} module, which is not supported; known are "
+            f"{', '.join(_RANKS)}"
+        )
+    ranks = [_RANKS[kind] for kind in kinds]
+    pooled = 1 in ranks or "LandmarkTransformer" in kinds
+    if ranks.count(0) != 1 or ranks.count(1) > 1 or not pooled or ranks != sorted(ranks):
+        raise CheckpointError(
+            f"{folder} has the modules {', '.join(kinds) or 'none'}; supported is a Transformer, "
+            "a Pooling, any number of Dense and a Normalize, in this order"
+        )
+
+
 def _config(folder: Path, granularity: int | None) -> LandmarkConfig:
     path = folder / "config_sentence_transformers.json"
-    saved = _json(path) if path.is_file() else {}
+    saved = read_json(path) if path.is_file() else {}
     prompts = saved.get("prompts") or {}
     default = prompts.get(saved.get("default_prompt_name") or "", "")
     return LandmarkConfig(
@@ -105,7 +128,10 @@ def _config(folder: Path, granularity: int | None) -> LandmarkConfig:
         # The reference cuts after exactly k tokens; a landmark model is used as it was trained.
         boundary="word" if granularity is None else "token",
         query_prompt=prompts.get("query") or default,
-        document_prompt=prompts.get("document") or prompts.get("passage") or default,
+        document_prompt=next(
+            (prompts[name] for name in ("document", "passage", "corpus") if prompts.get(name)),
+            default,
+        ),
     )
 
 
@@ -138,8 +164,9 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """Read a JSON file or raise CheckpointError."""
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} could not be read: {error}") from error

@@ -5,6 +5,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any import reads it: no test may reach the network
 
 import functools
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterator
@@ -311,7 +312,7 @@ def assert_span_rule() -> Callable[[str, object], None]:
         assert ends == sorted(ends)
         assert starts[0] == 0
         assert ends[-1] == len(text)
-        for (_, end), (start, next_end) in zip(spans[:-1], spans[1:], strict=True):
+        for (_, end), (start, next_end) in itertools.pairwise(spans):
             if start != end:  # then both landmarks fall inside one character
                 assert (start, next_end) == (end - 1, end)
         if text:

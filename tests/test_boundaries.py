@@ -1,5 +1,7 @@
 """Word, sentence, line and paragraph ends."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from lmk_rag.boundaries import edge_strength, sentence_edges, space_marks, word_
 def cut_at(text: str, marks) -> list[str]:
     """The pieces of a text cut at every mark."""
     positions = np.flatnonzero(marks)
-    return [text[a:b] for a, b in zip(positions[:-1], positions[1:], strict=True)]
+    return [text[a:b] for a, b in itertools.pairwise(positions)]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,6 @@ def test_edges_of_an_empty_text_are_its_one_position():
 
 def test_strength_ranks_paragraphs_over_sentences_over_lines():
     text = "One. Two\nthree\n\nfour"
-    strength = edge_strength(text)
     assert "".join(map(str, edge_strength(text))) == "300022000100000130003"
 
 

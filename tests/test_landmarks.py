@@ -124,7 +124,7 @@ def test_a_text_that_just_fits_takes_one_window(tokenizer):
 
 def test_error_refuses_a_second_window(tokenizer):
     n = len(content(tokenizer))
-    with pytest.raises(TextTooLongError, match=f"has {n} tokens and needs 15 windows of 30"):
+    with pytest.raises(TextTooLongError, match=rf"has {n} tokens and needs \d+ windows of 30"):
         lay_out(tokenizer, max_length=30, on_overflow="error")
 
 
@@ -182,3 +182,51 @@ def test_ids_and_spans_are_whole_numbers_of_64_bits(tokenizer):
     layout = lay_out(tokenizer)
     assert layout.windows[0].ids.dtype == np.int64
     assert layout.spans.dtype == layout.landmark_tokens.dtype == np.int64
+
+
+@pytest.mark.parametrize("name", ["modernbert", "roberta", "gpt2", "unigram", "llama"])
+@pytest.mark.parametrize("inserting", [True, False])
+def test_prompt_and_text_are_tokenized_as_the_one_string_they_make(
+    build_tokenizer, name, inserting
+):
+    tokenizer = LandmarkTokenizer(build_tokenizer(name), insert_landmarks=inserting)
+    whole = content(tokenizer, "query: the pump")
+    layout = lay_out(tokenizer, "the pump", prompt="query: ", k=100)
+    (window,) = layout.windows
+    start, end = window.stretches[0]
+    first = 0 if tokenizer.first_id is None or (name, inserting) in BARE else 1
+    assert window.ids[first:end].tolist() == whole
+    assert layout.landmark_tokens[0] == end - start == len(whole) - (start - first)
+    assert layout.spans.tolist() == [[0, 8]]
+
+
+BARE = {("gpt2", False), ("llama", False)}  # these add no token of their own
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "modernbert", "roberta", "gpt2", "unigram", "llama"])
+@pytest.mark.parametrize("text", ["the pump stops", " two  spaces", "e\u0301"])
+def test_without_landmarks_the_sequence_is_the_one_of_the_tokenizer(build_tokenizer, name, text):
+    hf = build_tokenizer(name)
+    plain = LandmarkTokenizer(hf, insert_landmarks=False)
+    assert lay_out(plain, text, k=100).windows[0].ids.tolist() == hf(text).input_ids
+
+
+def test_a_blank_text_without_frame_still_has_a_token_to_read(build_tokenizer):
+    plain = LandmarkTokenizer(build_tokenizer("gpt2"), insert_landmarks=False)
+    layout = lay_out(plain, " ")
+    assert layout.windows[0].ids.tolist() == [plain.pad_id]
+    assert layout.windows[0].stretches.tolist() == [[0, 0]]
+    assert layout.landmark_tokens.tolist() == [0]
+
+
+def test_a_prompt_spells_special_tokens_like_any_text(tokenizer):
+    prompt = content(tokenizer, "[SEP] ")
+    (window,) = lay_out(tokenizer, "the pump", prompt="[SEP] ", k=100).windows
+    assert SEP not in prompt
+    assert window.ids[1 : 1 + len(prompt)].tolist() == prompt
+
+
+def test_a_blank_text_keeps_the_whole_prompt(build_tokenizer):
+    tokenizer = LandmarkTokenizer(build_tokenizer("modernbert"), insert_landmarks=True)
+    (window,) = lay_out(tokenizer, " \n", prompt="query: ").windows
+    assert window.ids.tolist() == [CLS, *content(tokenizer, "query: "), SEP]
