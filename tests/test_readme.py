@@ -1,0 +1,69 @@
+"""Every code block of the README runs, as a newcomer would run it, in one empty folder."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+RUNNABLE = {"python", "console"}
+
+
+def test_every_block_is_of_a_kind_that_is_run_or_shown():
+    assert {language for language, _ in BLOCKS} <= RUNNABLE | {"text"}
+    assert [language for language, _ in BLOCKS].count("python") >= 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An empty folder with a `manuals/` of long files in it, which the README's commands index."""
+    base = tmp_path_factory.mktemp("newcomer")
+    (base / "manuals").mkdir()
+    filler = "The housing is cleaned with a dry cloth once a month. " * 60
+    (base / "manuals" / "pump.md").write_text(
+        f"# Pump P-7\n\n{filler}\n\n## Restart\n\nAfter an emergency stop, hold the red button for "
+        f"five seconds to restart the pump.\n\n{filler}\n",
+        "utf-8",
+    )
+    (base / "manuals" / "valve.md").write_text(
+        f"# Valve V-2\n\n{filler}\n\nThe valve closes at 80 degrees Celsius.\n", "utf-8"
+    )
+    return base
+
+
+@pytest.fixture(scope="module")
+def environment():
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return os.environ | {"PATH": path, "COLUMNS": "120"}
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [block for block in BLOCKS if block[0] in RUNNABLE],
+    ids=[f"{i}-{language}" for i, (language, _) in enumerate(BLOCKS) if language in RUNNABLE],
+)
+def test_block_runs(language, code, folder, environment):
+    if language == "python":
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        for expected in re.findall(r"#> (.*)", code):
+            assert expected in done.stdout
+        return
+    for line in code.splitlines():
+        if not line.startswith("$ "):
+            continue
+        command = line.removeprefix("$ ")
+        if command.startswith("make "):  # running it would run this test again
+            command = f"{shutil.which('make')} -n -C {ROOT} {command.removeprefix('make ')}"
+        done = subprocess.run(
+            command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
