@@ -11,7 +11,7 @@ from lmk_rag.boundaries import edge_strength
 from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.spans import group_stretches
-from lmk_rag.types import Chunk, DocumentEmbedding
+from lmk_rag.types import Chunk, DocumentEmbedding, Ints
 
 
 class LandmarkChunker:
@@ -48,6 +48,14 @@ class LandmarkChunker:
             embedding = self.encoder.encode_documents([text])[0]
         return _chunks(text, embedding, self.chunk_tokens)
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Return the spans of the chunks of one text, without running the model."""
+        layout = self.encoder.lay_out(text)
+        groups = _groups(text, layout.spans, layout.landmark_tokens, self.chunk_tokens)
+        return [
+            (int(layout.spans[first, 0]), int(layout.spans[end - 1, 1])) for first, end in groups
+        ]
+
     def iter_chunks(self, texts: Iterable[str]) -> Iterator[list[Chunk]]:
         """Encode and cut any iterable of texts lazily; one list of chunks per text, in order."""
         for_encoder, kept = tee(texts)
@@ -63,7 +71,6 @@ def _chunks(text: str, embedding: DocumentEmbedding, chunk_tokens: int) -> list[
             f"the embedding covers {covered} characters, the text has {len(text)}: it is of "
             "another text"
         )
-    ends = edge_strength(text)[spans[:, 1]]
     return [
         Chunk(
             text=text[spans[first, 0] : spans[end - 1, 1]],
@@ -74,5 +81,9 @@ def _chunks(text: str, embedding: DocumentEmbedding, chunk_tokens: int) -> list[
             last_landmark=end - 1,
             n_tokens=int(np.sum(embedding.landmark_tokens[first:end])),
         )
-        for first, end in group_stretches(embedding.landmark_tokens, ends, chunk_tokens)
+        for first, end in _groups(text, spans, embedding.landmark_tokens, chunk_tokens)
     ]
+
+
+def _groups(text: str, spans: Ints, tokens: Ints, chunk_tokens: int) -> list[tuple[int, int]]:
+    return group_stretches(tokens, edge_strength(text)[spans[:, 1]], chunk_tokens)

@@ -15,6 +15,7 @@ from qdrant_client import QdrantClient
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ClosedError, InputError
 from lmk_rag.store.backend import Backend, ClientBackend, Found, connect
+from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, ingest, stored_revisions
 from lmk_rag.store.local import LocalBackend
@@ -145,6 +146,13 @@ class QdrantStore:
         return ingest(
             self._backend, self.encoder, encoded, show_progress=show_progress, on_progress=None
         )
+
+    def check(self, documents: Iterable[Document]) -> Iterator[Skipped]:
+        """Yield what `add` would skip, with reasons, without storing anything."""
+        for document in documents:
+            found = check_document(document, None, self.encoder.fingerprint)
+            if isinstance(found, Skipped):
+                yield found
 
     def delete(self, ids: Sequence[str]) -> int:
         """Delete documents; unknown ids change nothing.
