@@ -1,0 +1,299 @@
+"""`LMKVectorStore`: a `QdrantStore` where LangChain expects a `VectorStore`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
+from qdrant_client import QdrantClient
+
+import lmk_rag
+from langchain_lmk.embeddings import LMKEmbeddings
+from lmk_rag.errors import InputError
+from lmk_rag.plain_encoder import PlainEncoder
+from lmk_rag.store import CollectionOptions, DocumentEncoder, Filter
+from lmk_rag.types import DocumentHit, Floats
+
+
+class LMKVectorStore(VectorStore):
+    """Keep documents in Qdrant, with all their landmarks, and find them by their best one.
+
+    Setup:
+        pip install 'lmk-rag[langchain]'
+
+    Key init args:
+        embedding: `LMKEmbeddings`; or any other `Embeddings`, which gives one vector a document.
+        collection_name: made if it is not there; one made by another model is refused.
+        location: ":memory:", a folder, or the URL of a Qdrant server. Ignored with `client`.
+        client, api_key, options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
+
+    Instantiate:
+        ```python
+        from langchain_lmk import LMKEmbeddings, LMKVectorStore
+
+        vector_store = LMKVectorStore(LMKEmbeddings(), location="./index")
+        ```
+
+    Add Documents:
+        ```python
+        ids = vector_store.add_documents([Document("a text of any length", id="a")])
+        ```
+
+    Delete Documents:
+        ```python
+        vector_store.delete(["a"])
+        ```
+
+    Search:
+        ```python
+        vector_store.similarity_search("which text?", k=4)
+        vector_store.similarity_search_with_score("which text?")  # cosine, higher is better
+        ```
+
+    Search with filter:
+        ```python
+        from lmk_rag.store import And, Eq, Range
+
+        where = And(Eq("lang", "en"), Range("year", gte=2020))
+        vector_store.similarity_search("pump", filter=where)
+        ```
+
+    Async:
+        Every method has its `a...` twin, which runs the same code in a thread.
+
+    Use as Retriever:
+        ```python
+        vector_store.as_retriever(search_type="mmr", search_kwargs={"k": 4})
+        ```
+
+    Found documents equal the stored ones. For passages with their offsets, and for closing a
+    folder, use `store`: `LMKRetriever(store=vector_store.store)`, `vector_store.store.close()`.
+    """
+
+    def __init__(
+        self,
+        embedding: Embeddings,
+        *,
+        collection_name: str = "langchain",
+        location: str | Path = ":memory:",
+        client: QdrantClient | None = None,
+        api_key: str | None = None,
+        options: CollectionOptions | None = None,
+        prefer_grpc: bool = False,
+        timeout: int = 60,
+    ) -> None:
+        self._embedding = embedding
+        self.store = lmk_rag.QdrantStore(
+            collection_name,
+            encoder=_encoder(embedding),
+            location=location,
+            client=client,
+            api_key=api_key,
+            options=options,
+            prefer_grpc=prefer_grpc,
+            timeout=timeout,
+        )
+        self._retriever = lmk_rag.Retriever(self.store)
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """What was given as `embedding`."""
+        return self._embedding
+
+    def add_documents(
+        self,
+        documents: Iterable[Document],
+        *,
+        ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,  # noqa: ARG002  # `index` passes it
+        **kwargs: Any,
+    ) -> list[str]:
+        """Store documents; what is stored already and unchanged is not encoded again.
+
+        Args:
+            documents: any iterable; they are not changed.
+            ids: any non-empty strings; they count before the documents' own, and None (or no id
+                at all) gets a new one.
+            batch_size: not used: batches are made by tokens and bytes, whatever comes in.
+            **kwargs: none are known.
+
+        Returns:
+            the ids, in the order of the documents.
+
+        Raises:
+            InputError: names the first document that can't be stored (a blank text, metadata
+                that JSON can't hold); then none is.
+        """
+        _refuse(kwargs)
+        documents = list(documents)
+        own = [document.id for document in documents] if ids is None else list(ids)
+        _check_length("ids", own, documents)
+        named = [
+            lmk_rag.Document(
+                str(uuid.uuid4()) if id_ is None else id_, document.page_content, document.metadata
+            )
+            for id_, document in zip(own, documents, strict=True)
+        ]
+        for index, document in enumerate(named):
+            for problem in self.store.check([document]):
+                raise InputError(f"document {index} ({problem.document_id!r}): {problem.reason}")
+        self.store.add(named)
+        return [document.id for document in named]
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: Iterable[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Store texts, with one dict of metadata each if given; otherwise as `add_documents`."""
+        texts = list(texts)
+        listed = list(repeat({}, len(texts))) if metadatas is None else list(metadatas)
+        _check_length("metadatas", listed, texts)
+        documents = [
+            Document(page_content=text, metadata=metadata or {})
+            for text, metadata in zip(texts, listed, strict=True)
+        ]
+        return self.add_documents(documents, ids=ids, **kwargs)
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        embedding: Embeddings,
+        metadatas: Iterable[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        **kwargs: Any,
+    ) -> LMKVectorStore:
+        """Make a store, with the constructor's options, and store texts in it."""
+        made = cls(embedding, **kwargs)
+        made.add_texts(texts, metadatas, ids=ids)
+        return made
+
+    def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool:
+        """Delete documents by id; unknown ids change nothing, and None is refused."""
+        _refuse(kwargs)
+        self.store.delete(ids)  # type: ignore[arg-type]  # it refuses None, in its own words
+        return True
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return the documents that are stored, in the order asked."""
+        return [
+            Document(id=found.id, page_content=found.text, metadata=dict(found.metadata))
+            for found in self.store.get(ids)
+        ]
+
+    def similarity_search(
+        self,
+        query: str,
+        k: int = 4,
+        filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Find documents, best first."""
+        found = self.similarity_search_with_score(query, k, filter, **kwargs)
+        return [document for document, _ in found]
+
+    def similarity_search_with_score(
+        self,
+        query: str,
+        k: int = 4,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> list[tuple[Document, float]]:
+        """Find documents with the cosine of the query and their best landmark, best first."""
+        _refuse(kwargs)
+        return self._documents(self._retriever.search_documents(query, k=k, filter=filter))
+
+    def similarity_search_by_vector(
+        self,
+        embedding: Sequence[float],
+        k: int = 4,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Find documents by the vector of a query, best first."""
+        _refuse(kwargs)
+        hits = self._retriever.search_documents(_array(embedding), k=k, filter=filter)
+        return [document for document, _ in self._documents(hits)]
+
+    def max_marginal_relevance_search(
+        self,
+        query: str,
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Find documents that differ from each other; 0 is all difference, 1 all relevance."""
+        if not query.strip():
+            return []  # as every other search
+        vector = self.store.encoder.encode_queries([query])[0].tolist()
+        return self.max_marginal_relevance_search_by_vector(
+            vector, k, fetch_k, lambda_mult, filter, **kwargs
+        )
+
+    def max_marginal_relevance_search_by_vector(
+        self,
+        embedding: Sequence[float],
+        k: int = 4,
+        fetch_k: int = 20,
+        lambda_mult: float = 0.5,
+        filter: Filter | None = None,  # noqa: A002
+        **kwargs: Any,
+    ) -> list[Document]:
+        """As `max_marginal_relevance_search`, by the vector of a query."""
+        _refuse(kwargs)
+        query = _array(embedding)
+        hits = self._retriever.search_documents(
+            query, k=fetch_k if 0 < k < fetch_k else k, filter=filter
+        )
+        vectors = self.store.document_vectors([hit.document_id for hit in hits])
+        hits = [hit for hit in hits if hit.document_id in vectors]
+        rows = [vectors[hit.document_id].tolist() for hit in hits]
+        chosen = maximal_marginal_relevance(query, rows, lambda_mult=lambda_mult, k=k)
+        return [document for document, _ in self._documents([hits[i] for i in chosen])]
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda cosine: (cosine + 1) / 2
+
+    def _documents(self, hits: list[DocumentHit]) -> list[tuple[Document, float]]:
+        found = {d.id: d for d in self.get_by_ids([hit.document_id for hit in hits])}
+        return [(found[h.document_id], h.score) for h in hits if h.document_id in found]
+
+
+def _encoder(embedding: Embeddings) -> DocumentEncoder:
+    if isinstance(embedding, LMKEmbeddings):
+        return embedding.encoder
+    model = getattr(embedding, "model", None) or getattr(embedding, "model_name", None) or ""
+    return PlainEncoder(
+        embedding.embed_documents,
+        lambda queries: [embedding.embed_query(query) for query in queries],
+        name=f"{type(embedding).__name__} {model}".strip(),
+    )
+
+
+def _array(vector: Sequence[float]) -> Floats:
+    return np.asarray(vector, np.float32)
+
+
+def _check_length(name: str, given: Sequence[object], items: Sequence[object]) -> None:
+    if len(given) != len(items):
+        raise InputError(f"{len(given)} {name} for {len(items)} documents; expected one each")
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        raise TypeError(f"LMKVectorStore does not know the options {', '.join(sorted(kwargs))}")
