@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := all
+DATA ?= ../shared/data/eval
 
 .PHONY: help demo test lint types bench recall wheel clean
 
@@ -34,7 +35,7 @@ bench: .venv/.installed ## Measure encoding speed beside sentence-transformers
 	$(BIN)/python benchmarks/encode_speed.py
 
 recall: .venv/.installed ## Measure what the first stage of retrieval keeps (needs a folder of evaluation sets)
-	$(BIN)/python benchmarks/stage1_recall.py
+	$(BIN)/python benchmarks/stage1_recall.py --data $(DATA) --output benchmarks
 
 wheel: .venv/.installed ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
