@@ -3,9 +3,10 @@
     make recall DATA=folder-with-sets
 
 A set is a folder in BEIR form (corpus.jsonl.gz, queries.jsonl.gz). Every document is encoded once;
-embeddings are kept in --cache, so that another run is quick. For each query, the ten best documents
-by MaxSim over all landmarks are compared with the first 50, 100 and 200 candidates of a first stage:
-the document vectors alone, or the sections that the store keeps (means of up to 8 landmarks).
+embeddings are kept in --cache, so that another run is quick. For each query, the ten best
+documents by MaxSim over all landmarks are compared with the first 50, 100 and 200 candidates of a
+first stage: the document vectors alone, or the sections that the store keeps (means of up to 8
+landmarks).
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def report(results: dict[str, dict], encoder: LandmarkEncoder) -> str:
     lines = [
         "# What the first stage keeps",
         "",
-        "Recall of the full MaxSim top 10 (documents) among the first 50, 100 and 200 candidates, "
+        "Recall of the full MaxSim top 10 (documents) among the first 50, 100 and 200 candidates,",
         "mean over queries.",
         "Made by `make recall`; the figures are in `stage1_recall.json`.",
         "",
