@@ -7,10 +7,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before any import reads it: no test may re
 import functools
 import itertools
 import json
+import re
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -29,7 +32,9 @@ from transformers import (
     RobertaModel,
 )
 
+from lmk_rag.config import LandmarkConfig
 from lmk_rag.encoder import LandmarkEncoder
+from lmk_rag.types import DocumentEmbedding
 
 CORPUS = [
     "The pump of station V-7 stops when the valve closes, and nobody restarts the pump now.",
@@ -215,8 +220,8 @@ ARCHITECTURES = {
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> None:
-    torch.set_num_threads(2)
+def _one_thread() -> None:
+    torch.set_num_threads(1)  # models this small only wait for their threads
 
 
 @pytest.fixture(scope="session")
@@ -331,3 +336,60 @@ def edit_json() -> Callable[..., None]:
         path.write_text(json.dumps(values), "utf-8")
 
     return edit
+
+
+class WordEncoder:
+    """A bag of words per landmark of k words: what the store sees of an encoder, no model.
+
+    `encoded` lists every text that was encoded; `refuse` maps a text to the error it raises.
+    """
+
+    def __init__(self, *, k: int = 4, dim: int = 32, name: str = "words", batch_tokens: int = 64):
+        self.name, self.dim, self.batch_tokens = name, dim, batch_tokens
+        self.config = LandmarkConfig(granularity=k)
+        self.fingerprint = f"{name}/{k}/{dim}"
+        self.encoded: list[str] = []
+        self.refuse: dict[str, Exception] = {}
+
+    def encode_documents(self, texts: list[str]) -> list[DocumentEmbedding]:
+        for text in texts:
+            if text in self.refuse:
+                raise self.refuse[text]
+        self.encoded += texts
+        return [self._embed(text) for text in texts]
+
+    def encode_queries(self, texts: list[str]) -> np.ndarray:
+        return np.stack([self._embed(text).vector for text in texts])
+
+    def _embed(self, text: str) -> DocumentEmbedding:
+        k = self.config.granularity
+        ends = [match.end() for match in re.finditer(r"\S+\s*", text)] or [len(text)]
+        cuts = [0, *ends[k - 1 :: k]]
+        cuts += [len(text)] if cuts[-1] < len(text) else []
+        pieces = [text[a:b] for a, b in itertools.pairwise(cuts)] or [text]
+        raw = np.stack([self._bag(piece) for piece in pieces])
+        norms = np.linalg.norm(raw, axis=1)
+        mean = raw.mean(axis=0)
+        return DocumentEmbedding(
+            vector=(mean / np.linalg.norm(mean)).astype(np.float32),
+            landmarks=(raw / norms[:, None]).astype(np.float32),
+            norms=norms.astype(np.float32),
+            spans=np.array([[0, len(text)]] if len(cuts) < 2 else list(itertools.pairwise(cuts))),
+            landmark_tokens=np.array([len(piece.split()) for piece in pieces]),
+            n_windows=1,
+        )
+
+    def _bag(self, piece: str) -> np.ndarray:
+        words = re.findall(r"\w+", piece.lower()) or [piece]
+        return np.sum([_word_vector(word, self.dim) for word in words], axis=0)
+
+
+@functools.cache
+def _word_vector(word: str, dim: int) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(word.encode())).normal(size=dim)
+
+
+@pytest.fixture(scope="session")
+def word_encoder() -> type[WordEncoder]:
+    """The class of a fake encoder for tests of the store."""
+    return WordEncoder
