@@ -1,0 +1,313 @@
+"""`LMKVectorStore`: a `QdrantStore` where LlamaIndex expects a vector store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    SerializeAsAny,
+)
+from llama_index.core.embeddings.loading import load_embed_model
+from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryMode,
+    VectorStoreQueryResult,
+)
+
+from llama_index.embeddings.lmk import LMKEmbedding
+from llama_index.vector_stores.lmk.embeddings import embeddings_of, encoder_of
+from llama_index.vector_stores.lmk.filters import build_filter
+from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
+from lmk_rag import QdrantStore, Retriever
+from lmk_rag.errors import InputError
+from lmk_rag.store import And, CollectionOptions, Eq
+
+_LOG = logging.getLogger(__name__)
+_OPENING = threading.RLock()
+
+
+def _embed_model(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    ours = value.get("class_name") == LMKEmbedding.class_name()
+    return LMKEmbedding.from_dict(dict(value)) if ours else load_embed_model(dict(value))
+
+
+def _location(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+class LMKVectorStore(BasePydanticVectorStore):
+    """Keep nodes in Qdrant, with all their landmarks, and find them by their best one.
+
+    Args:
+        collection_name: made if it is not there; one made by another model is refused.
+        embed_model: what made, or makes, the vectors: the same as the index's. With
+            `LMKEmbedding`, nodes keep their landmarks: those of `LMKNodeParser` bring them
+            along, the text of others is encoded when they are added. With any other model a
+            node has the one vector that came with it.
+        location: ":memory:", a folder, or the URL of a Qdrant server.
+        qdrant_client: a `qdrant_client.QdrantClient` of yours instead; it stays yours to close.
+        api_key: for a server; None: the environment's QDRANT_API_KEY. Not part of dicts.
+        options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
+
+    Examples:
+        ```python
+        from llama_index.core import StorageContext, VectorStoreIndex
+        from llama_index.embeddings.lmk import LMKEmbedding
+        from llama_index.node_parser.lmk import LMKNodeParser
+        from llama_index.vector_stores.lmk import LMKVectorStore
+
+        embed_model = LMKEmbedding()
+        vector_store = LMKVectorStore(embed_model=embed_model, location="./index")
+        index = VectorStoreIndex.from_documents(
+            documents,
+            storage_context=StorageContext.from_defaults(vector_store=vector_store),
+            transformations=[LMKNodeParser(embed_model=embed_model)],
+            embed_model=embed_model,
+        )
+        ```
+
+    The store opens on first use; pickles and dicts hold settings, so that a copy opens the same
+    folder or server, and a copy of ":memory:" is empty. Async methods run the same code in a
+    thread. Nodes come back as they were stored, without their embedding.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    stores_text: bool = True
+    is_embedding_query: bool = True
+    collection_name: str = "llama_index"
+    embed_model: Annotated[SerializeAsAny[BaseEmbedding], BeforeValidator(_embed_model)] = Field(
+        default_factory=LMKEmbedding
+    )
+    location: Annotated[str, BeforeValidator(_location)] = ":memory:"
+    qdrant_client: Any = Field(default=None, exclude=True, repr=False)
+    api_key: SecretStr | None = Field(default=None, exclude=True)
+    options: CollectionOptions | None = None
+    prefer_grpc: bool = False
+    timeout: int = 60
+
+    _store: QdrantStore | None = PrivateAttr(default=None)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name used in serialized form."""
+        return "LMKVectorStore"
+
+    @property
+    def store(self) -> QdrantStore:
+        """The store underneath, opened on first use."""
+        if self._store is not None:
+            return self._store
+        with _OPENING:
+            if self._store is None:
+                self._store = QdrantStore(
+                    self.collection_name,
+                    encoder=encoder_of(self.embed_model),
+                    location=self.location,
+                    client=self.qdrant_client,
+                    api_key=self.api_key.get_secret_value() if self.api_key else None,
+                    options=self.options,
+                    prefer_grpc=self.prefer_grpc,
+                    timeout=self.timeout,
+                )
+            return self._store
+
+    @property
+    def client(self) -> QdrantStore:
+        """As `store`."""
+        return self.store
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Store nodes; one that is there already is replaced, if it has changed.
+
+        Returns:
+            their ids, in order. A blank node is not stored, which is logged.
+
+        Raises:
+            InputError: a node can't be stored (metadata that JSON can't hold, an embedding of
+                another width, landmarks of another encoder); then none is.
+        """
+        _refuse(kwargs)
+        embeddings = embeddings_of(nodes, self.store.encoder)
+        documents = [to_document(*pair) for pair in zip(nodes, embeddings, strict=True)]
+        problems = list(self.store.check(documents))
+        for problem in problems:
+            if problem.is_error:
+                raise InputError(f"node {problem.document_id!r}: {problem.reason}")
+        if problems:
+            _LOG.warning("%d nodes have no text and are not stored", len(problems))
+        pairs = list(zip(documents, embeddings, strict=True))
+        self.store.add_encoded([(d, embedding) for d, embedding in pairs if embedding is not None])
+        self.store.add([document for document, embedding in pairs if embedding is None])
+        return [document.id for document in documents]
+
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """As `add`, off the event loop."""
+        return await asyncio.to_thread(self.add, nodes, **kwargs)
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Delete the nodes of a source document; an unknown one changes nothing."""
+        _refuse(delete_kwargs)
+        if not isinstance(ref_doc_id, str):
+            raise InputError(f"ref_doc_id is {ref_doc_id!r}; expected a string")
+        self.store.delete_where(Eq(SOURCE_ID, ref_doc_id))
+
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """As `delete`, off the event loop."""
+        await asyncio.to_thread(self.delete, ref_doc_id, **delete_kwargs)
+
+    def delete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,
+    ) -> None:
+        """Delete the nodes that have one of the ids, if given, and fulfill the filters, if given.
+
+        Raises:
+            InputError: neither is given; `clear` deletes everything.
+        """
+        _refuse(delete_kwargs)
+        if node_ids is None and filters is None:
+            raise InputError("neither node_ids nor filters given; use clear() to delete all nodes")
+        self.store.delete(self._ids(node_ids, filters))
+
+    async def adelete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,
+    ) -> None:
+        """As `delete_nodes`, off the event loop."""
+        await asyncio.to_thread(self.delete_nodes, node_ids, filters, **delete_kwargs)
+
+    def clear(self) -> None:
+        """Delete all nodes; the collection stays."""
+        self.store.delete_where(And())
+
+    async def aclear(self) -> None:
+        """As `clear`, off the event loop."""
+        await asyncio.to_thread(self.clear)
+
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return the nodes that have one of the ids and fulfill the filters; all if none given."""
+        return [to_node(d.metadata, d.text) for d in self.store.get(self._ids(node_ids, filters))]
+
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """As `get_nodes`, off the event loop."""
+        return await asyncio.to_thread(self.get_nodes, node_ids, filters)
+
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Find nodes by their best landmark; similarities are cosines.
+
+        Args:
+            query: in DEFAULT or MMR mode. Its embedding counts, else its text is encoded. All of
+                filters, doc_ids and node_ids must hold (node_ids=[], which an index passes when
+                it has no say, is none).
+            **kwargs: `mmr_prefetch_factor`: nodes that MMR chooses from, per node asked for.
+
+        Raises:
+            NotImplementedError: another mode, or a filter that can't be applied exactly.
+            InputError: no query, one of another width, or `similarity_top_k` below 1.
+        """
+        factor = kwargs.pop("mmr_prefetch_factor", 4.0)
+        _refuse(kwargs)
+        if query.mode not in (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR):
+            raise NotImplementedError(
+                f"LMKVectorStore knows the query modes default and mmr, not {query.mode.value!r}"
+            )
+        if query.query_embedding is None and query.query_str is None:
+            raise InputError("the query has neither an embedding nor a text")
+        asked: Any = query.query_str
+        if query.query_embedding is not None:
+            asked = np.asarray(query.query_embedding, np.float32)
+        elif query.mode is VectorStoreQueryMode.MMR:
+            asked = self.store.encoder.encode_queries([asked])[0]
+        k = query.similarity_top_k
+        mmr = query.mode is VectorStoreQueryMode.MMR
+        hits = Retriever(self.store).search_documents(
+            asked,
+            k=max(k, int(k * factor)) if mmr and k > 0 else k,
+            filter=build_filter(
+                query.filters, doc_ids=query.doc_ids, node_ids=query.node_ids or None
+            ),
+        )
+        found = {hit.document_id: hit.score for hit in hits}
+        if mmr:
+            found = self._diverse(asked.tolist(), list(found), k, query.mmr_threshold)
+        return self._result(found)
+
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """As `query`, off the event loop."""
+        return await asyncio.to_thread(self.query, query, **kwargs)
+
+    def close(self) -> None:
+        """Let the folder or connection go; the next use opens it again."""
+        with _OPENING:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def _ids(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> list[str]:
+        if node_ids is not None and filters is None:
+            return node_ids
+        where = build_filter(filters, node_ids=node_ids)
+        return [info.id for info in self.store.documents(where)]
+
+    def _diverse(
+        self, query: list[float], ids: list[str], k: int, threshold: float | None
+    ) -> dict[str, float]:
+        vectors = self.store.document_vectors(ids)
+        ids = [id_ for id_ in ids if id_ in vectors]
+        scores, chosen = get_top_k_mmr_embeddings(
+            query,
+            [vectors[id_].tolist() for id_ in ids],
+            similarity_top_k=k,
+            embedding_ids=ids,
+            mmr_threshold=threshold,
+        )
+        return dict(zip(chosen, map(float, scores), strict=True))
+
+    def _result(self, found: Mapping[str, float]) -> VectorStoreQueryResult:
+        stored = self.store.get(list(found))
+        return VectorStoreQueryResult(
+            nodes=[to_node(document.metadata, document.text) for document in stored],
+            similarities=[found[document.id] for document in stored],
+            ids=[document.id for document in stored],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.qdrant_client is not None:
+            raise TypeError("a store on a client of yours can't be pickled; give it a location")
+        private, self.__pydantic_private__ = self.__pydantic_private__, None
+        try:  # an open store is no setting, and the base class would try to pickle it
+            return super().__getstate__()
+        finally:
+            self.__pydantic_private__ = private
+
+
+def _refuse(kwargs: dict[str, Any]) -> None:
+    if kwargs:
+        raise TypeError(f"LMKVectorStore does not know the options {', '.join(sorted(kwargs))}")
