@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -112,16 +113,28 @@ def list_files(targets: Sequence[Target], *, exclude: Path | None = None) -> Lis
     """
     listing = Listing()
     for target in targets:
-        if _is_folder(target.base):
-            walk = _Walk(target, listing, exclude)
-            walk.run()
-            if target.pattern and not walk.n_found:
-                listing.missing.append(target.given)
-        elif not target.pattern and os.path.lexists(target.base):
-            listing.add(target.base, FileEntry(target.base.parent.as_posix(), named=True))
-        else:
-            listing.missing.append(target.given)
+        _list_target(target, listing, exclude)
     return listing
+
+
+def _list_target(target: Target, listing: Listing, exclude: Path | None) -> None:
+    try:
+        is_folder = stat.S_ISDIR(target.base.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        listing.missing.append(target.given)
+        return
+    except OSError as error:  # below a folder that can't be entered, for instance
+        listing.unread[target.base.as_posix()] = reason_of(error)
+        return
+    if is_folder:
+        walk = _Walk(target, listing, exclude)
+        walk.run()
+        if target.pattern and not walk.n_found and not walk.n_unread:
+            listing.missing.append(target.given)
+    elif target.pattern:
+        listing.missing.append(target.given)
+    else:
+        listing.add(target.base, FileEntry(target.base.parent.as_posix(), named=True))
 
 
 class _Walk:
@@ -129,6 +142,7 @@ class _Walk:
 
     def __init__(self, target: Target, listing: Listing, exclude: Path | None) -> None:
         self.n_found = 0
+        self.n_unread = 0
         self._target = target
         self._listing = listing
         self._seen = {exclude.resolve()} if exclude is not None else set()
@@ -153,7 +167,7 @@ class _Walk:
                 with os.scandir(folder) as entries:
                     found = [entry for entry in entries if not entry.name.startswith(".")]
             except OSError as error:
-                self._listing.unread[folder.as_posix()] = reason_of(error)
+                self._unread(folder, reason_of(error))
                 continue
             for entry in found:
                 if entry.is_symlink():
@@ -178,15 +192,18 @@ class _Walk:
         try:
             real = link.resolve(strict=True)
         except (OSError, RuntimeError):  # a loop of links is a RuntimeError before Python 3.13
-            self._listing.unread[link.as_posix()] = "a link that leads nowhere"
+            self._unread(link, "a link that leads nowhere")
             return
         if not real.is_relative_to(base):
-            reason = f"a link out of {base}, to {real}: not followed"
-            self._listing.unread[link.as_posix()] = reason
+            self._unread(link, f"a link out of {base}, to {real}: not followed")
         elif real.is_dir():
             self._read_folders(link, real)
         else:
             self._add(link, real)
+
+    def _unread(self, path: Path, reason: str) -> None:
+        self.n_unread += 1
+        self._listing.unread[path.as_posix()] = reason
 
 
 def is_under(path: str, folder: str) -> bool:
@@ -202,13 +219,6 @@ def reason_of(error: OSError) -> str:
 def _real(path: Path) -> Path:
     # Path.resolve raises on a loop of links before Python 3.13
     return Path(os.path.realpath(path))
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # below a folder that can't be entered
-        return False
 
 
 def _is_skipped(name: str) -> bool:

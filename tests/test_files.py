@@ -2,6 +2,7 @@ import io
 import os
 import random
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -125,20 +126,43 @@ def test_line_ends_byte_order_mark_and_nul_after_the_start_stay():
     assert text == "\ufeffone\r\ntwo\rthree" + "." * 8192 + "\0"
 
 
-def test_unreadable_files_and_folders_are_reported(tree):
+@contextmanager
+def without_rights_of_root(folder):
+    if os.geteuid() != 0:
+        yield
+        return
+    closed = [path for path in (folder, *folder.parents) if not path.stat().st_mode & 0o010]
+    for path in closed:
+        path.chmod(path.stat().st_mode | 0o010)
+    os.seteuid(65534)  # the group stays, so it needs the way in
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for path in closed:
+            path.chmod(path.stat().st_mode & ~0o010)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions work otherwise")
+def test_what_can_not_be_read_is_reported_and_never_gone(tree, tmp_path):
     root = tree({"a.txt": "A", "b.txt": "B", "c/d.txt": "D"})
     (root / "a.txt").chmod(0)
     (root / "c").chmod(0)
-    try:
-        if os.access(root / "a.txt", os.R_OK):
-            pytest.skip("this user may read everything")
+    denied = "permission denied"
+    with without_rights_of_root(tmp_path):
         source, documents = read(root)
-    finally:
-        (root / "c").chmod(0o755)
+        below, _ = read(root / "c/d.txt")
+        pattern, _ = read(root / "c/*.txt")
+    (root / "c").chmod(0o755)
+    assert problems(root, source) == {"a.txt": denied, "c": denied}
     assert names(root, documents) == ["b.txt"]
-    assert problems(root, source) == {"a.txt": "permission denied", "c": "permission denied"}
-    assert not source.is_gone((root / "a.txt").as_posix())
-    assert not source.is_gone((root / "c/d.txt").as_posix())
+    assert problems(root, below) == {"c/d.txt": denied}
+    assert problems(root, pattern) == {"c": denied}
+    for reader in (source, below, pattern):
+        assert reader.missing == []
+        assert not reader.is_gone((root / "a.txt").as_posix())
+        assert not reader.is_gone((root / "c/d.txt").as_posix())
+    assert source.is_gone((root / "e.txt").as_posix())
 
 
 def test_a_file_that_goes_away_while_reading_is_reported(tree):
