@@ -45,10 +45,10 @@ class LandmarkConfig:
     on_overflow: Overflow = "window"
 
     def __post_init__(self) -> None:
-        _check_int("granularity", self.granularity, minimum=1)
-        _check_int("overlap", self.overlap, minimum=0)
+        check_int("granularity", self.granularity, minimum=1)
+        check_int("overlap", self.overlap, minimum=0)
         if self.max_length is not None:
-            _check_int("max_length", self.max_length, minimum=3)
+            check_int("max_length", self.max_length, minimum=3)
         for name, value, allowed in (
             ("boundary", self.boundary, get_args(Boundary)),
             ("on_overflow", self.on_overflow, get_args(Overflow)),
@@ -101,6 +101,7 @@ class LandmarkConfig:
         return hashlib.sha256(self.to_json().encode("utf-8")).hexdigest()[:16]
 
 
-def _check_int(name: str, value: object, *, minimum: int) -> None:
+def check_int(name: str, value: object, *, minimum: int) -> None:
+    """Raise ConfigError unless `value` is a whole number of at least `minimum`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise ConfigError(f"{name} is {value!r}; expected a whole number of at least {minimum}")

@@ -19,7 +19,7 @@ import torch
 
 from lmk_rag import checkpoint as checkpoints
 from lmk_rag.batching import token_batches
-from lmk_rag.config import LandmarkConfig
+from lmk_rag.config import LandmarkConfig, check_int
 from lmk_rag.devices import choose_device, choose_dtype, default_batch_tokens
 from lmk_rag.errors import ClosedError, InputError, NonFiniteError, TextTooLongError
 from lmk_rag.forward import PooledWindow, assemble, is_finite, run_windows
@@ -67,6 +67,8 @@ class LandmarkEncoder:
     ) -> None:
         if model is not None and Path(model).expanduser().is_dir():
             model = Path(model).expanduser().resolve()  # a pickle may wake up elsewhere
+        if batch_tokens is not None:
+            check_int("batch_tokens", batch_tokens, minimum=1)
         self._settings = (model, config, device, dtype, trust_remote_code, batch_tokens)
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
