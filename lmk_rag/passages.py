@@ -56,33 +56,41 @@ def best_stretches(
             break
         if not free[best]:
             continue
-        first, last = _grow(best, scores, tokens, free, budget)
+        broken = [bool(strength[at] < _LINE) for at in spans[best]]
+        first, last = _grow(best, scores, tokens, free, budget, broken)
         free[first : last + 1] = False
         bounds = (int(spans[first, 0]), int(spans[last, 1]))
         core = _strip(text, int(spans[best, 0]), int(spans[best, 1]))
         start, end = _strip(text, *_to_sentences(strength, bounds, core))
         if start == end:  # white space only: nothing to show
             continue
-        inside = (max(start, core[0]), min(end, core[1]))
+        inside = (min(max(core[0], start), end), min(max(core[1], start), end))
         found.append(Stretch(start, end, *inside, first, last, float(scores[best])))
     return found
 
 
 def _grow(
-    best: int, scores: Floats, tokens: Ints, free: np.ndarray, budget: int
+    best: int, scores: Floats, tokens: Ints, free: np.ndarray, budget: int, broken: list[bool]
 ) -> tuple[int, int]:
-    """Take in the better of the two neighbors until the budget is spent."""
+    """Take in neighbors until the budget is spent.
+
+    First those that finish the best landmark's last and first sentence, where `broken` says that
+    the landmark's start or end breaks one; then the better of the two each time.
+    """
     first = last = best
     spent = int(tokens[best])
     while True:
         options = [
-            (float(scores[i]), i)
-            for i in (first - 1, last + 1)
+            (rank, float(scores[i]), i)
+            for rank, i in (
+                (1 if broken[0] and first == best else 0, first - 1),
+                (2 if broken[1] and last == best else 0, last + 1),
+            )
             if 0 <= i < len(scores) and free[i] and spent + tokens[i] <= budget
         ]
         if not options:
             return first, last
-        _, taken = max(options)
+        *_, taken = max(options)
         spent += int(tokens[taken])
         first, last = min(first, taken), max(last, taken)
 

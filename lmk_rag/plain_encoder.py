@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import InputError, NonFiniteError
@@ -29,7 +30,7 @@ class PlainEncoder:
         self._embed_documents = embed_documents
         self._embed_queries = embed_queries
         self.name = name
-        self.dim: int = len(embed_queries(["width"])[0])
+        self.dim: int = _rows(embed_queries, ["width"], name).shape[1]
         self.config = LandmarkConfig()
         self.batch_tokens = 4_096
         self.fingerprint = hashlib.sha256(f"plain:{name}:{self.dim}".encode()).hexdigest()[:16]
@@ -60,14 +61,27 @@ class PlainEncoder:
     def _unit(self, embed: Embed, texts: list[str]) -> Floats:
         if not texts:
             return np.zeros((0, self.dim), np.float32)
-        rows = np.asarray(embed(texts), np.float32)
-        if rows.shape != (len(texts), self.dim):
+        rows = _rows(embed, texts, self.name)
+        if rows.shape[1] != self.dim:
             raise InputError(
-                f"{self.name!r} gave vectors of shape {rows.shape} for {len(texts)} texts; "
-                f"expected ({len(texts)}, {self.dim})"
+                f"{self.name!r} gave vectors of width {rows.shape[1]}; expected {self.dim}"
             )
         norms = np.linalg.norm(rows, axis=1)
         bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
         if len(bad):
             raise NonFiniteError(f"{self.name!r} gave NaN, infinity or zeros for text {bad[0]}")
         return np.asarray(rows / norms[:, None], np.float32)
+
+
+def _rows(embed: Embed, texts: list[str], name: str) -> NDArray[np.float64]:
+    """Call the function and return its (B, D) answer, in a width that no square overflows."""
+    try:
+        rows = np.asarray(embed(texts), np.float64)
+    except ValueError as error:
+        raise InputError(f"{name!r} gave no vectors of one width: {error}") from error
+    if rows.ndim != 2 or rows.shape[0] != len(texts) or rows.shape[1] == 0:
+        raise InputError(
+            f"{name!r} gave an answer of shape {rows.shape} for {len(texts)} texts; expected one "
+            "vector for each"
+        )
+    return rows

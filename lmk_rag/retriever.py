@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,11 +11,14 @@ import numpy as np
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
-from lmk_rag.store.backend import Found
+from lmk_rag.store.filters import FieldIs
+from lmk_rag.store.operations import Found
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, Segment
 from lmk_rag.types import DocumentHit, Floats, Passage
 
 Mode = Literal["auto", "exact", "two-stage", "document"]
+
+_TRIES = 2
 
 
 class Retriever:
@@ -31,8 +35,10 @@ class Retriever:
     """
 
     def __init__(self, store: QdrantStore, *, candidates: int = 100) -> None:
-        if candidates < 1:
-            raise ConfigError(f"candidates is {candidates}; expected at least 1")
+        if not isinstance(candidates, int) or isinstance(candidates, bool) or candidates < 1:
+            raise ConfigError(
+                f"candidates is {candidates!r}; expected a whole number of at least 1"
+            )
         self.store = store
         self.candidates = candidates
 
@@ -64,19 +70,29 @@ class Retriever:
         Raises:
             InputError: `query` is neither a string nor a (D,) array, or a number is less
                 than 1.
+            ConfigError: no such mode.
+            UnsupportedFilterError: the filter can't be applied exactly.
         """
         for name, value in (("passage_tokens", passage_tokens), ("per_document", per_document)):
             _check_positive(name, value)
-        vector = self._query_vector(query, k)
+        vector = self._query_vector(query, k, mode)
         if vector is None:
             return []
-        found = self._find(vector, k, per_document, filter, mode)
-        segments = self.store.segments([hit.id for hit in found], landmarks=True)
-        passages: dict[str, list[Passage]] = {}
-        for hit in found:
-            if hit.id not in segments:  # deleted since it was found
-                continue
-            segment, rows = segments[hit.id]
+        scores: dict[str, float] = {}
+        where: Filter | FieldIs | None = filter
+        if mode == "document":  # then its best segments by landmarks
+            scores = {hit.document_id: hit.score for hit in self._find(vector, k, 1, filter, mode)}
+            where = FieldIs("document_id", tuple(scores), also=filter)
+            if not scores:
+                return []
+        of: dict[str, list[Passage]] = {}
+        revisions: dict[str, str] = {}
+        for _, segment, rows in self._segments(
+            vector, k, per_document, where, "exact" if scores else mode, landmarks=True
+        ):
+            id_ = segment.document_id
+            if revisions.setdefault(id_, segment.revision) != segment.revision:
+                continue  # of an update in progress, the better revision is shown
             stretches = best_stretches(
                 segment.text,
                 segment.spans - segment.start,
@@ -86,12 +102,13 @@ class Retriever:
                 budget=passage_tokens,
                 n=per_document,
             )
-            passages.setdefault(hit.document_id, []).extend(
-                _passage(segment, stretch, hit if mode == "document" else None)
-                for stretch in stretches
-            )
-        best = [_best(group)[:per_document] for group in passages.values()]
-        return _best([passage for group in best for passage in group])[:k]
+            of.setdefault(id_, []).extend(_passage(segment, stretch) for stretch in stretches)
+        best = [
+            replace(passage, score=scores.get(id_, passage.score))
+            for id_, passages in of.items()
+            for passage in _best(passages)[:per_document]
+        ]
+        return _best(best)[:k]
 
     def search_documents(
         self,
@@ -102,19 +119,18 @@ class Retriever:
         mode: Mode = "auto",
     ) -> list[DocumentHit]:
         """Find the documents that answer a query; arguments and errors as in `search`."""
-        vector = self._query_vector(query, k)
+        vector = self._query_vector(query, k, mode)
         if vector is None:
             return []
-        found = self._find(vector, k, 1, filter, mode)
-        segments = self.store.segments([hit.id for hit in found], landmarks=False)
         return [
-            DocumentHit(hit.document_id, hit.score, copy.deepcopy(segments[hit.id][0].metadata))
-            for hit in found
-            if hit.id in segments
+            DocumentHit(hit.document_id, hit.score, copy.deepcopy(segment.metadata))
+            for hit, segment, _ in self._segments(vector, k, 1, filter, mode, landmarks=False)
         ]
 
-    def _query_vector(self, query: object, k: object) -> Floats | None:
+    def _query_vector(self, query: object, k: object, mode: Mode) -> Floats | None:
         _check_positive("k", k)
+        if mode not in get_args(Mode):
+            raise ConfigError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}")
         if isinstance(query, np.ndarray):
             return _unit(query, self.store.encoder.dim)
         if not isinstance(query, str):
@@ -124,11 +140,27 @@ class Retriever:
         vector: Floats = self.store.encoder.encode_queries([query])[0]
         return vector
 
+    def _segments(
+        self,
+        vector: Floats,
+        k: int,
+        per_document: int,
+        where: Filter | FieldIs | None,
+        mode: Mode,
+        *,
+        landmarks: bool,
+    ) -> list[tuple[Found, Segment, Floats]]:
+        """Find points and fetch what they hold."""
+        for _ in range(_TRIES):
+            found = self._find(vector, k, per_document, where, mode)
+            segments = self.store.segments([hit.id for hit in found], landmarks=landmarks)
+            if len(segments) == len(found):
+                break  # else some were deleted or replaced since they were found
+        return [(hit, *segments[hit.id]) for hit in found if hit.id in segments]
+
     def _find(
-        self, vector: Floats, k: int, per_document: int, where: Filter | None, mode: Mode
+        self, vector: Floats, k: int, per_document: int, where: Filter | FieldIs | None, mode: Mode
     ) -> list[Found]:
-        if mode not in get_args(Mode):
-            raise ConfigError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}")
         if mode == "auto":
             mode = "exact" if self.store.exact_is_quick() else "two-stage"
         using = DOCUMENT if mode == "document" else LANDMARKS
@@ -143,13 +175,13 @@ class Retriever:
         )
 
 
-def _passage(segment: Segment, stretch: Stretch, hit: Found | None) -> Passage:
+def _passage(segment: Segment, stretch: Stretch) -> Passage:
     return Passage(
         text=segment.text[stretch.start : stretch.end],
         start=segment.start + stretch.start,
         end=segment.start + stretch.end,
         line=segment.line + segment.text.count("\n", 0, stretch.start),
-        score=stretch.score if hit is None else hit.score,
+        score=stretch.score,
         document_id=segment.document_id,
         metadata=copy.deepcopy(segment.metadata),
         first_landmark=segment.first_landmark + stretch.first,
@@ -164,13 +196,17 @@ def _best(passages: list[Passage]) -> list[Passage]:
 
 
 def _unit(vector: Floats, width: int) -> Floats:
-    norm = float(np.linalg.norm(vector))
-    if vector.shape != (width,) or not np.isfinite(norm) or norm == 0:
+    try:
+        wide = np.asarray(vector, np.float64)
+        norm = float(np.linalg.norm(wide)) if wide.shape == (width,) else np.nan
+    except (TypeError, ValueError):
+        raise InputError(f"the query array holds {vector.dtype}; expected numbers") from None
+    if not np.isfinite(norm) or norm == 0:
         raise InputError(
-            f"the query vector has shape {vector.shape} and length {norm}; expected ({width},) "
-            "and a finite length above 0"
+            f"the query vector has shape {vector.shape}; expected ({width},), with finite values "
+            "of which one at least is not 0"
         )
-    return np.asarray(vector / norm, np.float32)
+    return np.asarray(wide / norm, np.float32)
 
 
 def _check_positive(name: str, value: object) -> None:

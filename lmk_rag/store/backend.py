@@ -1,107 +1,34 @@
-"""The few operations the store needs from Qdrant, and their qdrant-client implementation."""
+"""Qdrant through its client: one implementation of the operations for servers and local mode."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+import grpc  # type: ignore[import-untyped]  # it ships no types
 import numpy as np
-from qdrant_client import QdrantClient, models
+from qdrant_client import AsyncQdrantClient, QdrantClient, models
+from qdrant_client.http.exceptions import ApiException
 from qdrant_client.local.qdrant_local import QdrantLocal
 
-from lmk_rag.errors import StoreError, StoreLockedError
-from lmk_rag.store.filters import FieldIs, Filter, translate
+from lmk_rag.errors import InputError, StoreError, StoreLockedError
+from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import Point
+from lmk_rag.store.operations import Found, Record, Revisions, Where, collect_revisions
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, Point
 from lmk_rag.types import Floats
 
-Where = Filter | FieldIs | None
-
 _PAGE = 256
+_LOCAL_PAGE = 1_000_000  # local mode sorts and tests all points for every page
 _EXACT_POINTS = 2_000
-
-
-@dataclass(frozen=True, eq=False)
-class Record:
-    """A stored point: its id, the payload fields and the vectors that were asked for."""
-
-    id: str
-    payload: Json
-    vectors: dict[str, Floats]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A point found by a vector, with its MaxSim or cosine."""
-
-    id: str
-    document_id: str
-    score: float
-
-
-class Backend(Protocol):
-    """One collection: `ClientBackend` for servers, `LocalBackend` for folders and memory."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it runs in this process."""
-
-    def read_metadata(self) -> Json | None:
-        """Return the collection's metadata, or None if there is no such collection."""
-
-    def create(self, settings: dict[str, Any]) -> None:
-        """Create the collection."""
-
-    def upsert(self, points: Sequence[Point]) -> None:
-        """Write points and wait until they are stored."""
-
-    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
-        """Delete all points of some documents, but for the revisions in `keep`."""
-
-    def count(self, where: Where = None) -> int:
-        """Count points exactly."""
-
-    def scroll(
-        self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
-    ) -> Iterator[Record]:
-        """Yield all points that fulfill `where`, a page at a time."""
-
-    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
-        """Return the named points that exist, with their whole payload."""
-
-    def search(
-        self,
-        query: Floats,
-        *,
-        using: str,
-        limit: int,
-        per_document: int = 1,
-        where: Where = None,
-        prefetch: tuple[str, int] | None = None,
-    ) -> list[Found]:
-        """Find the best points, at most `per_document` of a document, best documents first.
-
-        Args:
-            query: (D,) unit length.
-            using: the vector to score by; MaxSim for multi-vectors.
-            limit: documents.
-            per_document: points per document.
-            where: a filter, applied in both stages.
-            prefetch: the vector and the number of candidates of a first stage.
-        """
-
-    def exact_is_quick(self) -> bool:
-        """Whether comparing every landmark costs little."""
-
-    def close(self) -> None:
-        """Let the connection or folder go."""
+_NO_FOLDER = re.compile(r"[\w.-]+:\d+|[a-z]\w+://.*", re.IGNORECASE)  # a host, or a URL
 
 
 class ClientBackend:
@@ -117,21 +44,25 @@ class ClientBackend:
         self.client = client
         self.collection = collection
         self._owned = owned
+        if isinstance(client, AsyncQdrantClient):
+            raise InputError("client is an AsyncQdrantClient; expected a QdrantClient")
         self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
-        self.lock: AbstractContextManager[Any] = (
-            _lock_of(client) if self.is_local else nullcontext()
-        )
+        # Local mode has no locks of its own; concurrent writes would corrupt it for good.
+        self.lock: AbstractContextManager[Any] = nullcontext()
+        self.writing: AbstractContextManager[Any] = nullcontext()
+        if self.is_local:
+            self.lock, self.writing = _locks_of(client)
 
     def read_metadata(self) -> Json | None:
         """Return the collection's metadata, or None if there is no such collection."""
-        with self.lock:
+        with self._session():
             if not self.client.collection_exists(self.collection):
                 return None
             return dict(self.client.get_collection(self.collection).config.metadata or {})
 
     def create(self, settings: dict[str, Any]) -> None:
         """Create the collection and the payload indexes that filters and grouping need."""
-        with self.lock, warnings.catch_warnings():
+        with self._session(), warnings.catch_warnings():
             # Local mode warns that it has no payload indexes; it needs none.
             warnings.filterwarnings("ignore", message="Payload indexes have no effect")
             self.client.create_collection(self.collection, **settings)
@@ -143,6 +74,13 @@ class ClientBackend:
                 self.collection, "segment", models.PayloadSchemaType.INTEGER
             )
 
+    def revisions(self, document_ids: Sequence[str]) -> Revisions:
+        """Return what is stored of some documents."""
+        fields = ("document_id", "revision", "segment", "n_segments")
+        records = self.scroll(FieldIs("document_id", tuple(document_ids)), fields=fields)
+        values: Any = (tuple(record.payload[name] for name in fields) for record in records)
+        return collect_revisions(values)
+
     def upsert(self, points: Sequence[Point]) -> None:
         """Write points and wait until they are stored."""
         structs = [
@@ -153,35 +91,41 @@ class ClientBackend:
             )
             for point in points
         ]
-        with self.lock:
+        with self._session():
             self.client.upsert(self.collection, structs, wait=True)
 
-    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
-        """Delete all points of some documents, but for the revisions in `keep`."""
-        gone = translate(FieldIs("document_id", tuple(document_ids)))
-        if keep:
-            gone.must_not = [translate(FieldIs("revision", tuple(keep)))]
-        with self.lock:
-            self.client.delete(self.collection, models.FilterSelector(filter=gone), wait=True)
+    def delete(self, which: FieldIs) -> None:
+        """Delete points by document or revision, and wait until they are gone."""
+        self._delete(models.FilterSelector(filter=translate(which)))
+
+    def delete_points(self, ids: Sequence[str]) -> None:
+        """Delete points by their ids."""
+        if ids:
+            self._delete(models.PointIdsList(points=list(ids)))
+
+    def _delete(self, selector: models.PointsSelector) -> None:
+        with self._session():
+            self.client.delete(self.collection, selector, wait=True)
 
     def count(self, where: Where = None) -> int:
         """Count points exactly."""
-        with self.lock:
-            return self.client.count(
-                self.collection, count_filter=_optional(where), exact=True
-            ).count
+        condition = _optional(where)
+        with self._session():
+            return self.client.count(self.collection, count_filter=condition, exact=True).count
 
     def scroll(
         self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
     ) -> Iterator[Record]:
         """Yield all points that fulfill `where`, a page at a time."""
+        condition = _optional(where)
+        page = _LOCAL_PAGE if self.is_local and not vectors else _PAGE
         offset: Any = None
         while True:
-            with self.lock:
+            with self._session():
                 records, offset = self.client.scroll(
                     self.collection,
-                    scroll_filter=_optional(where),
-                    limit=_PAGE,
+                    scroll_filter=condition,
+                    limit=page,
                     offset=offset,
                     with_payload=list(fields) or False,
                     with_vectors=list(vectors) or False,
@@ -194,7 +138,7 @@ class ClientBackend:
         """Return the named points that exist, with their whole payload."""
         if not ids:
             return {}
-        with self.lock:
+        with self._session():
             records = self.client.retrieve(
                 self.collection,
                 list(ids),
@@ -214,7 +158,8 @@ class ClientBackend:
         prefetch: tuple[str, int] | None = None,
     ) -> list[Found]:
         """Find the best points; see `Backend.search`."""
-        with self.lock:
+        condition = _optional(where)
+        with self._session():
             answer = self.client.query_points_groups(
                 self.collection,
                 group_by="document_id",
@@ -226,15 +171,17 @@ class ClientBackend:
                     query=_query(query, prefetch[0]),
                     using=prefetch[0],
                     limit=prefetch[1],
-                    filter=_optional(where),
+                    filter=condition,
                 ),
-                query_filter=_optional(where),
+                query_filter=condition,
                 limit=limit,
                 group_size=per_document,
                 with_payload=["document_id"],
+                # Landmarks have no graph to search; this keeps a server from sampling.
+                search_params=models.SearchParams(exact=True) if using == LANDMARKS else None,
             )
         return [
-            Found(str(hit.id), str(group.id), float(hit.score))
+            Found(str(hit.id), str(group.id), min(max(float(hit.score), -1.0), 1.0))
             for group in answer.groups
             for hit in group.hits
         ]
@@ -249,10 +196,13 @@ class ClientBackend:
             with self.lock:
                 self.client.close()
 
-
-def is_local(client: QdrantClient) -> bool:
-    """Whether the client runs in this process."""
-    return isinstance(getattr(client, "_client", None), QdrantLocal)
+    @contextmanager
+    def _session(self) -> Iterator[None]:
+        with self.lock:
+            try:
+                yield
+            except (ApiException, grpc.RpcError, ValueError) as error:
+                raise StoreError(f"Qdrant, collection {self.collection!r}: {error}") from error
 
 
 def connect(
@@ -270,28 +220,32 @@ def connect(
     if text.startswith(("http://", "https://")):
         key = api_key or os.environ.get("QDRANT_API_KEY")
         return QdrantClient(url=text, api_key=key, prefer_grpc=prefer_grpc, timeout=timeout)
+    if not isinstance(location, str | Path) or not text or _NO_FOLDER.fullmatch(text):
+        raise InputError(
+            f"location is {location!r:.80}; expected ':memory:', a folder, or a URL that begins "
+            "with http:// or https://"
+        )
     folder = Path(location).expanduser()
     try:
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
-    except RuntimeError as error:
-        if "already accessed" not in str(error):
-            raise
+    except Exception as error:
+        if not isinstance(error, RuntimeError) or "already accessed" not in str(error):
+            raise StoreError(f"the store at {folder} can't be opened: {error!r}") from error
         raise StoreLockedError(
             f"the store at {folder} is open in another process or client; close that one, or run "
             "a Qdrant server and use its URL"
         ) from None
-    except OSError as error:
-        raise StoreError(f"the store at {folder} can't be opened: {error}") from error
 
 
-_LOCKS: weakref.WeakKeyDictionary[QdrantClient, threading.RLock] = weakref.WeakKeyDictionary()
+_LOCKS: weakref.WeakKeyDictionary[QdrantClient, tuple[threading.RLock, threading.RLock]]
+_LOCKS = weakref.WeakKeyDictionary()
 _LOCKS_GUARD = threading.Lock()
 
 
-def _lock_of(client: QdrantClient) -> threading.RLock:
-    """Return the one lock of a client: two stores may share it."""
+def _locks_of(client: QdrantClient) -> tuple[threading.RLock, threading.RLock]:
+    """Return the locks of a client, for one call and for several writes: stores may share it."""
     with _LOCKS_GUARD:
-        return _LOCKS.setdefault(client, threading.RLock())
+        return _LOCKS.setdefault(client, (threading.RLock(), threading.RLock()))
 
 
 def _optional(where: Where) -> models.Filter | None:
@@ -300,7 +254,7 @@ def _optional(where: Where) -> models.Filter | None:
 
 def _query(query: Floats, using: str) -> Any:
     # A flat list against a multi-vector is an error in local mode: always a list of rows.
-    return query.tolist() if using == "document" else [query.tolist()]
+    return query.tolist() if using == DOCUMENT else [query.tolist()]
 
 
 def _record(record: Any) -> Record:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+import numpy as np
+
+from lmk_rag.chunker import covers
 from lmk_rag.errors import InputError
 from lmk_rag.store.metadata import Json, canonical_json, clean_metadata, surrogate_at
 from lmk_rag.types import Document, DocumentEmbedding
@@ -63,15 +66,30 @@ def check_document(
         return Skipped(name, f"document {name!r}: {error}", is_error=True)
     if not document.text.strip():
         return Skipped(name, "the text is blank", is_error=False)
-    revision = _revision(document.text, metadata, fingerprint)
-    if embedding is not None and embedding.spans[-1, 1] > len(document.text):
-        reason = f"the embedding given for {name!r} is of another text"
-        return Skipped(name, reason, is_error=True)
-    return Candidate(document, metadata, revision, embedding)
+    return Candidate(document, metadata, _revision(document, metadata, fingerprint), embedding)
 
 
-def _revision(text: str, metadata: Json, fingerprint: str) -> str:
-    digest = hashlib.sha256(text.encode("utf-8"))
-    digest.update(b"\x1f" + canonical_json(metadata).encode("ascii"))
-    digest.update(b"\x1f" + fingerprint.encode("utf-8"))
+def embedding_fault(embedding: DocumentEmbedding, text: str, dim: int) -> str | None:
+    """Say why an embedding can't be stored with a text, or None if it can."""
+    n = len(embedding.spans)
+    shapes = (embedding.vector.shape, embedding.landmarks.shape, embedding.landmark_tokens.shape)
+    if n == 0 or shapes != ((dim,), (n, dim), (n,)):
+        return f"its embedding has the shapes {shapes} for {n} spans; the store has width {dim}"
+    if not covers(embedding, text):
+        return (
+            f"its embedding covers {int(embedding.spans[-1, 1])} characters, the text has "
+            f"{len(text)}: it is of another text"
+        )
+    if not (np.isfinite(embedding.vector).all() and np.isfinite(embedding.landmarks).all()):
+        return "its embedding holds NaN or infinity"
+    return None
+
+
+def _revision(document: Document, metadata: Json, fingerprint: str) -> str:
+    # The id is in it: two documents that swap their texts must not share revisions.
+    parts = (document.id, document.text, canonical_json(metadata), fingerprint)
+    digest = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode("utf-8")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
     return digest.hexdigest()[:32]

@@ -1,23 +1,34 @@
 """Filters on metadata: small values, translated exactly or refused.
 
-A key names a metadata entry; dots reach into nested objects ("author.name"), and a key that
-itself holds a dot is written in quotes ('"a.b"'). Where the entry is a list, a condition holds
-if it holds for any element. A missing entry fulfills no condition but `Not(...)`.
+A key names a metadata entry; dots reach into nested objects ("author.name"), "authors[].name"
+into every object of a list, "authors[0].name" into one; a key that itself holds a dot or bracket
+is written in quotes ('"a.b"'). Where the entry is a list, a condition holds if it holds for any
+element. A missing entry fulfills no condition but `Not(...)`.
+
+Values are converted by the rule for metadata, so that what was stored is found: dates compare as
+their ISO text, NumPy scalars as Python's. 1 equals 1.0; True is no number.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any
 
+import numpy as np
 from qdrant_client import models
 
-from lmk_rag.errors import UnsupportedFilterError
+from lmk_rag.errors import InputError, UnsupportedFilterError
+from lmk_rag.store.metadata import clean_value, surrogate_at
 
 METADATA = "metadata"
 
-Scalar = str | int | float | bool | None
+Scalar = str | int | float | bool | date | None
+
+_PART = re.compile(r'(?:"([^"]+)"|([^".\[\]]+))((?:\[\d*\])*)(?:\.(?=.)|(?=$))')
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_EXACT = 2**53  # from here on not every integer is a float64
 
 
 @dataclass(frozen=True)
@@ -35,14 +46,21 @@ class In:
     key: str
     values: tuple[Scalar, ...]
 
-    def __init__(self, key: str, values: Any) -> None:
+    def __init__(self, key: str, values: Iterable[Scalar]) -> None:
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise UnsupportedFilterError(
+                f"In({key!r:.80}) has the values {values!r:.80}; expected a list of values"
+            )
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "values", tuple(values))
 
 
 @dataclass(frozen=True)
 class Range:
-    """The entry is a number, or a date as ISO text, within bounds."""
+    """The entry is a number, or a date as ISO text, within bounds.
+
+    A date without a time means its midnight; one without a time zone is taken as UTC.
+    """
 
     key: str
     gt: float | date | None = None
@@ -90,10 +108,17 @@ Filter = Eq | In | Range | Exists | And | Or | Not
 
 @dataclass(frozen=True)
 class FieldIs:
-    """A condition on one of our own payload fields; not for users."""
+    """A condition on one of our own payload fields; not for users.
+
+    Attributes:
+        name: the field.
+        values: one of these.
+        also: a filter on metadata that must hold too.
+    """
 
     name: str
     values: tuple[str | int, ...]
+    also: Filter | None = None
 
 
 def translate(where: Filter | FieldIs) -> models.Filter:
@@ -109,7 +134,8 @@ def translate(where: Filter | FieldIs) -> models.Filter:
 
 def _condition(where: object) -> models.Condition:
     if isinstance(where, FieldIs):
-        return _any_of(where.name, where.values)
+        also = [] if where.also is None else [_condition(where.also)]
+        return models.Filter(must=[_any_of(where.name, where.values), *also])
     if isinstance(where, And):
         return models.Filter(must=[_condition(part) for part in where.filters])
     if isinstance(where, Or):
@@ -119,20 +145,18 @@ def _condition(where: object) -> models.Condition:
     if isinstance(where, Not):
         return models.Filter(must_not=[_condition(where.filter)])
     if isinstance(where, Exists):
-        key = _path(where.key)
-        return models.Filter(
-            must_not=[
-                models.IsEmptyCondition(is_empty=models.PayloadField(key=key)),
-                models.IsNullCondition(is_null=models.PayloadField(key=key)),
-            ]
-        )
+        field = models.PayloadField(key=_path(where.key))
+        return models.Filter(must_not=[models.IsEmptyCondition(is_empty=field)])
     if isinstance(where, Eq):
         return _equals(_path(where.key), where.value)
     if isinstance(where, In):
         if not where.values:
             return _nothing()
         key = _path(where.key)
-        return models.Filter(should=[_equals(key, value) for value in where.values])
+        values = [_value(key, value) for value in where.values]
+        texts = [value for value in values if isinstance(value, str)]
+        others = [_equals(key, value) for value in values if not isinstance(value, str)]
+        return models.Filter(should=[_any_of(key, texts), *others] if texts else others)
     if isinstance(where, Range):
         return _range(where)
     raise UnsupportedFilterError(
@@ -141,25 +165,29 @@ def _condition(where: object) -> models.Condition:
 
 
 def _equals(key: str, value: object) -> models.Condition:
+    value = _value(key, value)
     if value is None:
         return models.IsNullCondition(is_null=models.PayloadField(key=key))
-    if isinstance(value, bool):
-        # Local mode compares as Python does, where False == 0; a number is never a bool here.
-        is_bool = models.FieldCondition(key=key, match=models.MatchValue(value=value))
-        is_number = models.FieldCondition(key=key, range=models.Range(gte=-1, lte=1))
-        return models.Filter(must=[is_bool], must_not=[is_number])
-    if isinstance(value, str) or (isinstance(value, int) and abs(value) > 2**53):
+    if isinstance(value, str | bool) or (isinstance(value, int) and abs(value) >= _EXACT):
         return models.FieldCondition(key=key, match=models.MatchValue(value=value))
-    if isinstance(value, int | float):
-        # As a range: Qdrant matches integers only by value, so 1 and 1.0 would differ.
-        return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
+    # As a range: Qdrant matches integers only by value, so 1 and 1.0 would differ.
+    return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
+
+
+def _value(key: str, value: object) -> str | int | float | bool | None:
+    try:
+        clean = clean_value(value, "it")
+    except InputError as error:
+        raise UnsupportedFilterError(f"can't compare {key!r} with {value!r:.80}: {error}") from None
+    if clean is None or isinstance(clean, str | int | float):
+        return clean
     raise UnsupportedFilterError(
         f"can't compare {key!r} with {value!r:.80} ({type(value).__name__}); expected a string, "
-        "number, bool or None"
+        "number, bool, date or None"
     )
 
 
-def _any_of(key: str, values: tuple[str | int, ...]) -> models.Condition:
+def _any_of(key: str, values: Iterable[str | int]) -> models.Condition:
     return models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))  # type: ignore[arg-type]
 
 
@@ -168,14 +196,15 @@ def _nothing() -> models.Condition:
 
 
 def _range(where: Range) -> models.Condition:
+    key = _path(where.key)
+    given = {name: getattr(where, name) for name in ("gt", "gte", "lt", "lte")}
     bounds = {
-        name: bound
-        for name in ("gt", "gte", "lt", "lte")
-        if (bound := getattr(where, name)) is not None
+        name: bound.item() if isinstance(bound, np.number) else bound
+        for name, bound in given.items()
+        if bound is not None
     }
     if not bounds:
         raise UnsupportedFilterError(f"Range({where.key!r}) has no bound; use Exists instead")
-    key = _path(where.key)
     if all(isinstance(bound, date) for bound in bounds.values()):
         moments = {
             name: bound
@@ -184,14 +213,34 @@ def _range(where: Range) -> models.Condition:
             for name, bound in bounds.items()
         }
         return models.FieldCondition(key=key, range=models.DatetimeRange(**moments))
-    if all(isinstance(b, int | float) and not isinstance(b, bool) for b in bounds.values()):
+    if all(_is_bound(bound) for bound in bounds.values()):
         return models.FieldCondition(key=key, range=models.Range(**bounds))
     raise UnsupportedFilterError(
-        f"Range({where.key!r}) has bounds {bounds!r:.80}; expected numbers only or dates only"
+        f"Range({where.key!r}) has bounds {bounds!r:.80}; expected numbers only (finite, integers "
+        "below 2**53) or dates only"
     )
 
 
+def _is_bound(value: object) -> bool:
+    return (
+        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _EXACT
+    ) or (isinstance(value, float) and np.isfinite(value).item())
+
+
 def _path(key: object) -> str:
-    if not isinstance(key, str) or not key:
+    """Return Qdrant's path to a metadata entry, with all but plain parts in quotes."""
+    if not isinstance(key, str) or not key or surrogate_at(key) is not None:
         raise UnsupportedFilterError(f"a filter key is {key!r:.80}; expected a non-empty string")
-    return f"{METADATA}.{key}"
+    path, at = METADATA, 0
+    while at < len(key):
+        part = _PART.match(key, at)
+        if part is None:
+            raise UnsupportedFilterError(
+                f"the filter key {key!r:.80} can't be read from character {at} on; write a part "
+                "that holds dots, brackets or the like in double quotes"
+            )
+        quoted, plain, brackets = part.groups()
+        name = quoted or plain
+        path += "." + (name if _PLAIN.fullmatch(name) else f'"{name}"') + brackets
+        at = part.end()
+    return path

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from lmk_rag.errors import InputError, NonFiniteError, StoreError
 from lmk_rag.progress import progress_bar
-from lmk_rag.store.backend import Backend, Where
-from lmk_rag.store.candidates import Candidate, Skipped, check_document
+from lmk_rag.store.candidates import Candidate, Skipped, check_document, embedding_fault
 from lmk_rag.store.filters import FieldIs
-from lmk_rag.store.points import document_points, request_batches
+from lmk_rag.store.operations import Backend
+from lmk_rag.store.points import Point, document_points, request_batches
 from lmk_rag.store.schema import DocumentEncoder
 from lmk_rag.types import Document, DocumentEmbedding
-
-# Per document and revision, the segments that are missing: none where all is stored.
-Revisions = dict[str, dict[str, set[int]]]
 
 _GROUP_DOCUMENTS = 256
 _REQUEST_POINTS = 64
@@ -30,7 +27,7 @@ class AddReport:
 
     Attributes:
         added: stored for the first time.
-        updated: stored before with other text, metadata or incompletely; replaced.
+        updated: stored before with other text or metadata, or incompletely; replaced.
         unchanged: stored already, so not encoded.
         skipped: not stored, with reasons.
     """
@@ -64,7 +61,6 @@ def ingest(
     report = AddReport()
     checked = (check_document(d, e, encoder.fingerprint) for d, e in documents)
     max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * encoder.batch_tokens
-    known: Revisions = {}
     noted = 0
     with progress_bar("indexing", None, show=show_progress) as advance:
 
@@ -75,73 +71,92 @@ def ingest(
             if on_progress is not None and decided:
                 on_progress(decided)
 
-        for number, group in enumerate(_groups(checked, report, max_chars)):
-            # Any lookup in local mode reads the whole collection, so the second is kept.
-            if not backend.is_local or number == 0:
-                known = stored_revisions(backend, _ids_of(group))
-            elif number == 1:
-                known = stored_revisions(backend, None)
-            _add_group(backend, encoder, group, known, report)
+        for group in _groups(checked, report, max_chars):
+            _add_group(backend, encoder, group, report)
             note()
         note()
     return report
 
 
-def stored_revisions(backend: Backend, where: Where) -> Revisions:
-    """Return, per document and revision, the segments that are missing."""
-    found: Revisions = defaultdict(dict)
-    fields = ("document_id", "revision", "segment", "n_segments")
-    for record in backend.scroll(where, fields=fields):
-        id_, revision, segment, total = (record.payload[name] for name in fields)
-        missing = found[str(id_)].setdefault(str(revision), set(range(int(str(total)))))
-        missing.discard(int(str(segment)))
-    return found
-
-
 def _add_group(
-    backend: Backend,
-    encoder: DocumentEncoder,
-    group: list[Candidate],
-    known: Revisions,
-    report: AddReport,
+    backend: Backend, encoder: DocumentEncoder, group: list[Candidate], report: AddReport
 ) -> None:
-    new: list[Candidate] = []
-    stale: list[Candidate] = []
-    for candidate in group:
-        revisions = known.get(candidate.document.id, {})
-        complete = candidate.revision in revisions and not revisions[candidate.revision]
-        if not complete:
-            new.append(candidate)
-        if len(revisions) > complete:
-            stale.append(candidate)
-    points = (
-        point
-        for candidate, embedding in zip(new, _embeddings(encoder, new), strict=True)
-        for point in document_points(
-            candidate.document, candidate.metadata, embedding, candidate.revision
-        )
-    )
-    for batch in request_batches(points, max_points=_REQUEST_POINTS):
-        backend.upsert(batch)
-    if stale:
-        keep = [candidate.revision for candidate in stale]
-        backend.delete([candidate.document.id for candidate in stale], keep=keep)
-    for candidate in group:
-        id_ = candidate.document.id
-        if candidate not in new:
+    ids = [candidate.document.id for candidate in group]
+    known = backend.revisions(ids)
+    missing = {c.document.id: known.get(c.document.id, {}).get(c.revision) for c in group}
+    new = [c for c in group if missing[c.document.id] != set()]
+    encoded = _encode(encoder, new)
+    skipped = {
+        c.document.id: e for c, e in zip(new, encoded, strict=True) if isinstance(e, Skipped)
+    }
+    written = [(c, e) for c, e in zip(new, encoded, strict=True) if not isinstance(e, Skipped)]
+    if written or any(len(revisions) > 1 for revisions in known.values()):
+        with backend.writing:
+            # Only what was there before is deleted afterwards: of two writers at once, neither
+            # can delete what the other has just written.
+            before = backend.revisions(ids)
+            for batch in request_batches(_points(written, skipped), max_points=_REQUEST_POINTS):
+                backend.upsert(batch)
+            old = [
+                revision
+                for candidate in group
+                if candidate.document.id not in skipped
+                for revision in before.get(candidate.document.id, {})
+                if revision != candidate.revision
+            ]
+            if old:
+                backend.delete(FieldIs("revision", tuple(old)))
+    for id_ in ids:
+        if id_ in skipped:
+            report.skipped.append(skipped[id_])
+        elif missing[id_] == set():
             report.unchanged.append(id_)
         elif id_ in known:
             report.updated.append(id_)
         else:
             report.added.append(id_)
-        known[id_] = {candidate.revision: set()}
 
 
-def _embeddings(encoder: DocumentEncoder, candidates: list[Candidate]) -> list[DocumentEmbedding]:
-    """Return given embeddings as they are and encode the other texts together."""
+def _points(
+    written: Iterable[tuple[Candidate, DocumentEmbedding]], skipped: dict[str, Skipped]
+) -> Iterator[Point]:
+    """Yield the points of encoded documents; note those that can't be points."""
+    for candidate, embedding in written:
+        document = candidate.document
+        try:
+            points = document_points(document, candidate.metadata, embedding, candidate.revision)
+        except InputError as error:
+            skipped[document.id] = _skip(candidate, str(error))
+        else:
+            yield from points
+
+
+def _encode(
+    encoder: DocumentEncoder, candidates: list[Candidate]
+) -> list[DocumentEmbedding | Skipped]:
+    """Keep given embeddings and encode the other texts together; one that fails fails alone."""
     texts = [c.document.text for c in candidates if c.embedding is None]
-    encoded = iter(encoder.encode_documents(texts) if texts else [])
-    return [next(encoded) if c.embedding is None else c.embedding for c in candidates]
+    try:
+        made = list(encoder.encode_documents(texts)) if texts else []
+    except (InputError, NonFiniteError) as error:
+        if len(candidates) == 1:
+            return [_skip(candidates[0], str(error))]
+        half = len(candidates) // 2
+        return _encode(encoder, candidates[:half]) + _encode(encoder, candidates[half:])
+    if len(made) != len(texts):
+        raise StoreError(f"{encoder.name!r} gave {len(made)} embeddings for {len(texts)} texts")
+    left = iter(made)
+    results: list[DocumentEmbedding | Skipped] = []
+    for candidate in candidates:
+        embedding = next(left) if candidate.embedding is None else candidate.embedding
+        fault = embedding_fault(embedding, candidate.document.text, encoder.dim)
+        results.append(embedding if fault is None else _skip(candidate, fault))
+    return results
+
+
+def _skip(candidate: Candidate, reason: str) -> Skipped:
+    id_ = candidate.document.id
+    return Skipped(id_, f"document {id_!r:.200}: {reason}", is_error=True)
 
 
 def _groups(
@@ -168,7 +183,3 @@ def _groups(
         size += len(candidate.document.text)
     if group:
         yield group
-
-
-def _ids_of(group: list[Candidate]) -> FieldIs:
-    return FieldIs("document_id", tuple(candidate.document.id for candidate in group))

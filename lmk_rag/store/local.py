@@ -1,17 +1,20 @@
-"""Local mode: qdrant-client stores, and `MemoryIndex` searches."""
+"""Local mode: qdrant-client stores, and `MemoryIndex` finds."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from qdrant_client import QdrantClient
 
-from lmk_rag.store.backend import ClientBackend, Found, Record, Where
-from lmk_rag.store.memory import MemoryIndex
+from lmk_rag.store.backend import ClientBackend
+from lmk_rag.store.filters import FieldIs
+from lmk_rag.store.memory import ENTRY_FIELDS, MemoryIndex
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import LANDMARKS, SECTIONS, Point
+from lmk_rag.store.operations import Found, Record, Revisions, Where
+from lmk_rag.store.points import Point
 from lmk_rag.types import Floats
 
 _EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
@@ -29,29 +32,41 @@ class LocalBackend:
     def __init__(self, inner: ClientBackend) -> None:
         self._inner = inner
 
+    @property
+    def writing(self) -> AbstractContextManager[Any]:
+        """Hold this over writes that belong together."""
+        return self._inner.writing
+
     def read_metadata(self) -> Json | None:
         """Return the collection's metadata, or None if there is no such collection."""
         return self._inner.read_metadata()
 
     def create(self, settings: dict[str, Any]) -> None:
         """Create the collection."""
-        self._inner.create(settings)
+        with self._inner.lock:
+            _INDEXES.get(self._inner.client, {}).pop(self._inner.collection, None)
+            self._inner.create(settings)
+
+    def revisions(self, document_ids: Sequence[str]) -> Revisions:
+        """Return what is stored of some documents."""
+        with self._inner.lock:
+            return self._index().revisions(document_ids)
 
     def upsert(self, points: Sequence[Point]) -> None:
         """Write points."""
         with self._inner.lock:
-            index = self._built()
+            index = self._index()
             self._inner.upsert(points)
-            if index is not None:
-                index.put((point.id, point.payload, point.vectors) for point in points)
+            for point in points:
+                index.put(point.id, point.payload, point.vectors)
 
-    def delete(self, document_ids: Sequence[str], *, keep: Sequence[str] = ()) -> None:
-        """Delete all points of some documents, but for the revisions in `keep`."""
+    def delete(self, which: FieldIs) -> None:
+        """Delete points by document or revision."""
         with self._inner.lock:
-            index = self._built()
-            self._inner.delete(document_ids, keep=keep)
-            if index is not None:
-                index.remove(set(document_ids), set(keep))
+            index = self._index()
+            ids = index.select(which)
+            self._inner.delete_points(ids)
+            index.remove(ids)
 
     def count(self, where: Where = None) -> int:
         """Count points."""
@@ -64,15 +79,15 @@ class LocalBackend:
         return self._inner.scroll(where, fields=fields, vectors=vectors)
 
     def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
-        """Return the named points that exist, vectors from memory."""
+        """Return the named points that exist, vectors from memory where they are there."""
         with self._inner.lock:
-            found = self._inner.fetch(ids)
-            if not vectors:
-                return found
             index = self._index()
+            here = [id_ for id_ in ids if id_ in index]
+            if not all(index.has_vectors(name) for name in vectors):
+                return self._inner.fetch(here, vectors=vectors)
             return {
                 id_: Record(id_, record.payload, {name: index.rows(id_, name) for name in vectors})
-                for id_, record in found.items()
+                for id_, record in self._inner.fetch(here).items()
             }
 
     def search(
@@ -86,15 +101,18 @@ class LocalBackend:
         prefetch: tuple[str, int] | None = None,
     ) -> list[Found]:
         """Find the best points; see `Backend.search`."""
-        if using not in (LANDMARKS, SECTIONS):  # one vector per point: Qdrant itself is quick
-            return self._inner.search(
-                query, using=using, limit=limit, per_document=per_document, where=where
-            )
         with self._inner.lock:
+            index = self._index()
             allowed = None
-            if where is not None:
+            if isinstance(where, FieldIs) and where.also is None:
+                allowed = set(index.select(where))
+            elif where is not None:
                 allowed = {record.id for record in self.scroll(where, fields=("segment",))}
-            return self._index().search(
+            for name in {using, prefetch[0] if prefetch else using}:
+                if not index.has_vectors(name):
+                    records = self._inner.scroll(None, fields=(), vectors=(name,))
+                    index.load(name, ((record.id, record.vectors[name]) for record in records))
+            return index.search(
                 query,
                 using=using,
                 limit=limit,
@@ -106,22 +124,18 @@ class LocalBackend:
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""
         with self._inner.lock:
-            return self._index().n_rows(LANDMARKS) <= _EXACT_ROWS
+            return self._index().n_landmarks <= _EXACT_ROWS
 
     def close(self) -> None:
         """Let the folder go."""
         self._inner.close()
 
-    def _built(self) -> MemoryIndex | None:
-        return _INDEXES.get(self._inner.client, {}).get(self._inner.collection)
-
     def _index(self) -> MemoryIndex:
-        index = self._built()
+        indexes = _INDEXES.setdefault(self._inner.client, {})
+        index = indexes.get(self._inner.collection)
         # Someone may have written through the client itself: the count would tell.
         if index is None or len(index) != self._inner.count():
-            records = self._inner.scroll(
-                None, fields=("document_id", "revision"), vectors=(LANDMARKS, SECTIONS)
-            )
-            index = MemoryIndex((record.id, record.payload, record.vectors) for record in records)
-            _INDEXES.setdefault(self._inner.client, {})[self._inner.collection] = index
+            index = indexes[self._inner.collection] = MemoryIndex()
+            for record in self._inner.scroll(None, fields=ENTRY_FIELDS):
+                index.put(record.id, record.payload, {})
         return index

@@ -1,54 +1,93 @@
-"""Exact search for local mode: all rows in one array, scored by one matrix product.
+"""What a local collection holds, by document, and exact search over its vectors.
 
-Local mode computes a multi-vector query point by point in Python, and its prefetch saves
-nothing. So the rows are kept here beside it, filled on the first search and kept up to date by
-the store's own writes.
+Local mode tests filters and computes multi-vector queries point by point in Python, and its
+prefetch saves nothing. So ids are kept here beside it, and the rows of each vector in one array
+from its first search on, scored by one matrix product. The store's own writes keep both right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmk_rag.scoring import best_per_group, row_scores
-from lmk_rag.store.backend import Found
-from lmk_rag.store.metadata import Json
+from lmk_rag.store.filters import FieldIs
+from lmk_rag.store.operations import Found, Revisions, collect_revisions
 from lmk_rag.types import Floats, Ints
 
 
-class MemoryIndex:
-    """The vectors of one local collection. The backend's lock guards it."""
+class _Entry(NamedTuple):
+    document_id: str
+    revision: str
+    segment: int
+    n_segments: int
+    n_landmarks: int  # of the document
 
-    def __init__(self, records: Iterable[tuple[str, Json, dict[str, Floats]]]) -> None:
-        self._ids: dict[str, tuple[str, str]] = {}  # point: document, revision
-        self._rows: dict[str, dict[str, Floats]] = {}  # vector name: point: rows
+
+ENTRY_FIELDS = _Entry._fields
+
+
+class MemoryIndex:
+    """One local collection. The backend's lock guards it."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}  # by point
+        self._points: dict[str, dict[str, None]] = {}  # by document, in order
+        self._rows: dict[str, dict[str, Floats]] = {}  # by vector name and point
         self._stacked: dict[str, tuple[list[str], Floats, Ints]] = {}
-        self.put(records)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._entries)
 
-    def n_rows(self, using: str) -> int:
-        """Return how many rows of a vector there are."""
-        return sum(len(rows) for rows in self._rows.get(using, {}).values())
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._entries
 
-    def put(self, records: Iterable[tuple[str, Json, dict[str, Floats]]]) -> None:
-        """Add or replace points: id, payload, vectors."""
-        for id_, payload, vectors in records:
-            self._ids[id_] = (str(payload["document_id"]), str(payload["revision"]))
-            for name, rows in vectors.items():
-                self._rows.setdefault(name, {})[id_] = np.atleast_2d(np.asarray(rows, np.float32))
+    @property
+    def n_landmarks(self) -> int:
+        """Landmarks of all documents."""
+        return sum(entry.n_landmarks for entry in self._entries.values() if entry.segment == 0)
+
+    def put(self, id_: str, payload: Mapping[str, Any], vectors: Mapping[str, Floats]) -> None:
+        """Add or replace a point."""
+        entry = _Entry._make(payload[name] for name in ENTRY_FIELDS)
+        self._entries[id_] = entry
+        self._points.setdefault(entry.document_id, {})[id_] = None
+        for name, by_id in self._rows.items():
+            by_id[id_] = _as_rows(vectors[name])
         self._stacked.clear()
 
-    def remove(self, document_ids: Collection[str], keep: Collection[str] = ()) -> None:
-        """Drop the points of some documents, but for the revisions in `keep`."""
-        gone = [i for i, (doc, rev) in self._ids.items() if doc in document_ids and rev not in keep]
-        for id_ in gone:
-            del self._ids[id_]
-            for rows in self._rows.values():
-                rows.pop(id_, None)
+    def remove(self, ids: Iterable[str]) -> None:
+        """Drop points."""
+        for id_ in ids:
+            document_id = self._entries.pop(id_).document_id
+            del self._points[document_id][id_]
+            if not self._points[document_id]:
+                del self._points[document_id]
+            for by_id in self._rows.values():
+                del by_id[id_]
         self._stacked.clear()
+
+    def select(self, which: FieldIs) -> list[str]:
+        """Return the ids of the points of some documents or revisions."""
+        wanted = set(which.values)
+        if which.name == "document_id":
+            return [id_ for value in wanted for id_ in self._points.get(str(value), ())]
+        return [id_ for id_, entry in self._entries.items() if getattr(entry, which.name) in wanted]
+
+    def revisions(self, document_ids: Iterable[str]) -> Revisions:
+        """Return what is stored of some documents."""
+        entries = (self._entries[id_] for d in document_ids for id_ in self._points.get(d, ()))
+        return collect_revisions(entry[:4] for entry in entries)
+
+    def has_vectors(self, name: str) -> bool:
+        """Whether the rows of a vector were loaded."""
+        return name in self._rows
+
+    def load(self, name: str, rows: Iterable[tuple[str, Floats]]) -> None:
+        """Take in the rows of a vector, of every point."""
+        self._rows[name] = {id_: _as_rows(vector) for id_, vector in rows}
 
     def rows(self, id_: str, using: str) -> Floats:
         """Return the rows of one point."""
@@ -75,7 +114,7 @@ class MemoryIndex:
         ids, scores = self._scores(query, using, allowed)
         per: dict[str, list[Found]] = {}
         for i in np.argsort(-scores, kind="stable"):
-            document_id = self._ids[ids[i]][0]
+            document_id = self._entries[ids[i]].document_id
             if document_id not in per and len(per) == limit:
                 continue
             found = per.setdefault(document_id, [])
@@ -86,19 +125,30 @@ class MemoryIndex:
     def _scores(
         self, query: Floats, using: str, allowed: Collection[str] | None
     ) -> tuple[list[str], Floats]:
-        if allowed is not None:
-            by_id = self._rows.get(using, {})
+        by_id = self._rows[using]
+        if not by_id or (allowed is not None and not allowed):
+            return [], np.zeros(0, np.float32)
+        if allowed is not None and 2 * len(allowed) < len(by_id):
             ids, rows, first = _stack({id_: by_id[id_] for id_ in by_id if id_ in allowed})
-        else:
-            if using not in self._stacked:
-                self._stacked[using] = _stack(self._rows.get(using, {}))
-            ids, rows, first = self._stacked[using]
-        return ids, best_per_group(row_scores(query, rows), first) if ids else rows[:0, 0]
+            return ids, best_per_group(row_scores(query, rows), first)
+        if using not in self._stacked:
+            ids, rows, first = self._stacked[using] = _stack(by_id)
+            ends = np.append(first[1:], len(rows)).tolist()
+            for id_, start, end in zip(ids, first.tolist(), ends, strict=True):
+                by_id[id_] = rows[start:end]  # views, so that memory holds them once
+        ids, rows, first = self._stacked[using]
+        scores = best_per_group(row_scores(query, rows), first)
+        if allowed is None:
+            return ids, scores
+        kept = [i for i, id_ in enumerate(ids) if id_ in allowed]
+        return [ids[i] for i in kept], scores[kept]
+
+
+def _as_rows(vector: Floats) -> Floats:
+    return np.atleast_2d(np.asarray(vector, np.float32))
 
 
 def _stack(by_id: dict[str, Floats]) -> tuple[list[str], Floats, Ints]:
-    if not by_id:
-        return [], np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
     sizes = [len(rows) for rows in by_id.values()]
     first = np.concatenate(([0], np.cumsum(sizes[:-1]))).astype(np.int64)
     return list(by_id), np.concatenate(list(by_id.values())), first

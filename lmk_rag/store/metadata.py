@@ -22,6 +22,8 @@ from lmk_rag.errors import InputError
 
 Json = dict[str, object]
 
+_MAX_DEPTH = 32  # servers stop reading at 128; a dict that holds itself stops here
+
 
 def clean_metadata(metadata: object) -> Json:
     """Return a deep, JSON-ready copy; the caller's object is not touched.
@@ -31,7 +33,7 @@ def clean_metadata(metadata: object) -> Json:
     """
     if not isinstance(metadata, Mapping):
         raise InputError(f"metadata is {type(metadata).__name__}; expected a dict")
-    return _mapping(metadata, "metadata")
+    return _mapping(metadata, "metadata", _MAX_DEPTH)
 
 
 def canonical_json(value: object) -> str:
@@ -48,33 +50,40 @@ def surrogate_at(text: str) -> int | None:
     return None
 
 
-def _mapping(value: Mapping[object, object], path: str) -> Json:
+def clean_value(value: object, path: str) -> object:
+    """Return one value by the rule above; `path` names it in errors."""
+    return _value(value, path, _MAX_DEPTH)
+
+
+def _mapping(value: Mapping[object, object], path: str, depth: int) -> Json:
     clean: Json = {}
     for key, entry in value.items():
         if not isinstance(key, str):
             raise InputError(f"{path} has the key {key!r:.40}; expected only strings as keys")
         if not key or surrogate_at(key) is not None:
             raise InputError(f"{path} has the key {key!r:.40}, which can't be stored")
-        clean[key] = _value(entry, f"{path}[{key!r:.40}]")
+        clean[str.__str__(key)] = _value(entry, f"{path}[{key!r:.40}]", depth)
     return clean
 
 
-def _value(value: object, path: str) -> object:
-    if isinstance(value, np.generic):
+def _value(value: object, path: str, depth: int) -> object:
+    if isinstance(value, np.datetime64):
+        value = _moment(value, path)
+    if isinstance(value, np.generic) and not isinstance(value, np.timedelta64 | np.void):
         value = value.item()
     if isinstance(value, enum.Enum):
         value = value.value
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, uuid.UUID | PurePath):
-        return str(value)
+        value = str(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         at = surrogate_at(value)
         if at is not None:
             raise InputError(f"{path} holds a lone surrogate at character {at}")
-        return str(value)
+        return str.__str__(value)
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise InputError(f"{path} is {value}, which does not fit 64 bits")
@@ -83,11 +92,25 @@ def _value(value: object, path: str) -> object:
         if not math.isfinite(value):
             raise InputError(f"{path} is {value}; expected a finite number")
         return float(value)
-    if isinstance(value, list | tuple):
-        return [_value(entry, f"{path}[{i}]") for i, entry in enumerate(value)]
-    if isinstance(value, Mapping):
-        return _mapping(value, path)
+    if isinstance(value, list | tuple | Mapping):
+        if depth == 0:
+            raise InputError(f"{path:.120} is nested more than {_MAX_DEPTH} levels deep")
+        if isinstance(value, Mapping):
+            return _mapping(value, path, depth - 1)
+        return [_value(entry, f"{path}[{i}]", depth - 1) for i, entry in enumerate(value)]
     raise InputError(
         f"{path} is a {type(value).__name__}, which JSON can't hold; expected strings, numbers, "
         "booleans, None, lists, dicts, dates or paths"
     )
+
+
+def _moment(value: np.datetime64, path: str) -> date:
+    micro = value.astype("datetime64[us]")  # a finer unit would come out as a plain integer
+    moment = (
+        micro.item() if value.dtype.str.endswith(("[ns]", "[ps]", "[fs]", "[as]")) else value.item()
+    )
+    if not isinstance(moment, date) or micro != value:
+        raise InputError(
+            f"{path} is {value!s}; expected a date of years 1 to 9999, to the microsecond"
+        )
+    return moment

@@ -1,28 +1,31 @@
 """Documents as points: one point per segment, with vectors, spans and text.
 
-A document is one segment, unless its landmarks exceed what Qdrant takes in one multi-vector
-(rows x width below 1,048,576) or what fits a request; then it is cut at its best paragraph ends.
+A document is one segment, unless it exceeds what fits a request; then it is cut at its best
+paragraph ends. The limit of bytes implies Qdrant's on one multi-vector (rows x width below
+1,048,576), since a number takes some twenty bytes as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from lmk_rag.boundaries import edge_strength
+from lmk_rag.chunker import end_grades
+from lmk_rag.errors import InputError
 from lmk_rag.spans import group_stretches
 from lmk_rag.store.metadata import Json
 from lmk_rag.types import Document, DocumentEmbedding, Floats, Ints
 
 DOCUMENT, LANDMARKS, SECTIONS = "document", "landmarks", "sections"
 
-MAX_ELEMENTS = 1_048_576 - 1  # Qdrant's hard limit for one multi-vector, flattened
 MAX_REQUEST_BYTES = 16 * 2**20  # half of Qdrant's default limit of 32 MiB
-_MAX_POINT_BYTES = MAX_REQUEST_BYTES // 2
-_BYTES_PER_NUMBER = 21  # a float32 written as JSON, with its comma
+_MAX_SEGMENT_BYTES = MAX_REQUEST_BYTES // 2
+_BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
 _LANDMARKS_PER_SECTION = 8
 
 # Point ids are derived from document ids, so writing twice is writing once.
@@ -43,12 +46,11 @@ class Point:
     vectors: dict[str, Floats]
     payload: Json
 
-    @property
+    @cached_property
     def n_bytes(self) -> int:
         """What it takes in a request, estimated from above."""
         numbers = sum(vector.size for vector in self.vectors.values())
-        text = len(str(self.payload["text"]).encode("utf-8", "surrogatepass"))
-        return numbers * _BYTES_PER_NUMBER + 2 * text + 4_096
+        return numbers * _BYTES_PER_NUMBER + len(json.dumps(self.payload)) + 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +79,11 @@ class Segment:
     @classmethod
     def from_payload(cls, payload: Json) -> Segment:
         """Read a payload written by `document_points`."""
-        values = dict(payload)
+        values = {"metadata": {}} | payload  # some servers leave empty objects out
         spans = np.asarray(values.pop("spans"), dtype=np.int64).reshape(-1, 2)
         tokens = np.asarray(values.pop("tokens"), dtype=np.int64)
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(spans=spans, tokens=tokens, **known)  # type: ignore[arg-type]
-
-
-def max_rows(width: int) -> int:
-    """Return the most landmarks of this width that go into one point."""
-    return max(1, min(MAX_ELEMENTS // width, _MAX_POINT_BYTES // (width * _BYTES_PER_NUMBER)))
 
 
 def point_id(document_id: str, revision: str, segment: int) -> str:
@@ -103,12 +100,14 @@ def document_points(
         document: id and text.
         metadata: cleaned.
         embedding: of the text.
-        revision: of text, metadata and encoder.
+        revision: of id, text, metadata and encoder.
+
+    Raises:
+        InputError: one landmark holds more text than a request.
     """
-    width = embedding.landmarks.shape[1]
-    strength = edge_strength(document.text)[embedding.spans[:, 1]]
+    grades = end_grades(document.text, embedding.spans)
     rows = np.ones(embedding.n_landmarks, np.int64)
-    segments = group_stretches(rows, strength, max_rows(width))
+    segments = group_stretches(_row_bytes(document.text, embedding), grades, _MAX_SEGMENT_BYTES)
     shared: Json = {
         "document_id": document.id,
         "revision": revision,
@@ -121,6 +120,8 @@ def document_points(
     for index, (first, end) in enumerate(segments):
         spans = embedding.spans[first:end]
         start, stop = int(spans[0, 0]), int(spans[-1, 1])
+        if end == embedding.n_landmarks:
+            stop = len(document.text)  # beyond the spans if it was truncated: `get` gives it all
         own = {
             "segment": index,
             "text": document.text[start:stop],
@@ -130,7 +131,7 @@ def document_points(
             "spans": spans.ravel().tolist(),
             "tokens": embedding.landmark_tokens[first:end].tolist(),
         }
-        sections = group_stretches(rows[first:end], strength[first:end], _LANDMARKS_PER_SECTION)
+        sections = group_stretches(rows[first:end], grades[first:end], _LANDMARKS_PER_SECTION)
         vectors = {
             DOCUMENT: embedding.vector,
             LANDMARKS: embedding.landmarks[first:end],
@@ -138,8 +139,22 @@ def document_points(
                 [embedding.stretch_vector(first + a, first + b - 1) for a, b in sections]
             ),
         }
-        points.append(Point(point_id(document.id, revision, index), vectors, shared | own))
+        point = Point(point_id(document.id, revision, index), vectors, shared | own)
+        if point.n_bytes > MAX_REQUEST_BYTES:
+            raise InputError(
+                f"characters {start} to {stop} make {point.n_bytes} bytes in one piece, with "
+                f"metadata and vectors; at most {MAX_REQUEST_BYTES} can be stored"
+            )
+        points.append(point)
     return points
+
+
+def _row_bytes(text: str, embedding: DocumentEmbedding) -> Ints:
+    """Return (L,) the bytes each landmark takes in a request: vectors, span and text."""
+    numbers = embedding.landmarks.shape[1] * _BYTES_PER_NUMBER
+    fixed = numbers + 2 * numbers // _LANDMARKS_PER_SECTION + 32  # sections hold 4 to 8 landmarks
+    sizes = [len(json.dumps(text[start:end])) + fixed for start, end in embedding.spans.tolist()]
+    return np.array(sizes, np.int64)
 
 
 def request_batches(points: Iterable[Point], *, max_points: int) -> Iterator[list[Point]]:

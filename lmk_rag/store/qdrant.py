@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from qdrant_client import QdrantClient
 
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import ClosedError, InputError
-from lmk_rag.store.backend import Backend, ClientBackend, Found, connect
+from lmk_rag.errors import ClosedError, InputError, StoreError
+from lmk_rag.store.backend import ClientBackend, connect
 from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
-from lmk_rag.store.ingest import AddReport, ingest, stored_revisions
+from lmk_rag.store.ingest import AddReport, ingest
 from lmk_rag.store.local import LocalBackend
 from lmk_rag.store.metadata import Json
+from lmk_rag.store.operations import Backend, Found, Where
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment
 from lmk_rag.store.schema import (
     CollectionOptions,
@@ -32,6 +33,8 @@ from lmk_rag.types import Document, DocumentEmbedding, Floats
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_IDS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,12 @@ class QdrantStore:
             metadata = self._backend.read_metadata()
             if metadata is None:
                 self._backend.create(collection_settings(encoder, options or CollectionOptions()))
+                metadata = self._backend.read_metadata()
+                if stored_description(metadata) is None:
+                    raise StoreError(
+                        "this Qdrant server does not keep metadata of collections, so lmk-rag "
+                        "can't tell what they hold; use version 1.16 or later"
+                    )
             else:
                 check_description(collection, metadata, encoder)
         except BaseException:
@@ -125,6 +134,7 @@ class QdrantStore:
             and keeps no other from being stored.
         """
         self._check_open()
+        _check_iterable("documents", documents)
         return ingest(
             self._backend,
             self.encoder,
@@ -143,6 +153,7 @@ class QdrantStore:
             show_progress: draw a bar on a terminal.
         """
         self._check_open()
+        _check_iterable("encoded", encoded)
         return ingest(
             self._backend, self.encoder, encoded, show_progress=show_progress, on_progress=None
         )
@@ -164,13 +175,15 @@ class QdrantStore:
             InputError: `ids` is None or one string; neither can mean "everything".
         """
         self._check_open()
-        wanted = FieldIs("document_id", tuple(_check_ids(ids)))
-        if not wanted.values:
-            return 0
-        here = stored_revisions(self._backend, wanted)
-        if here:
-            self._backend.delete(list(here))
-        return len(here)
+        wanted = list(dict.fromkeys(_check_ids(ids)))
+        deleted = 0
+        for first in range(0, len(wanted), _IDS_AT_ONCE):
+            with self._backend.writing:
+                here = self._backend.revisions(wanted[first : first + _IDS_AT_ONCE])
+                if here:
+                    self._backend.delete(FieldIs("document_id", tuple(here)))
+                deleted += len(here)
+        return deleted
 
     def delete_where(self, where: Filter) -> int:
         """Delete the documents that fulfill a filter; returns how many went.
@@ -201,23 +214,23 @@ class QdrantStore:
         return documents
 
     def count(self, where: Filter | None = None) -> int:
-        """Count documents, or those that fulfill a filter."""
+        """Count documents, or those that fulfill a filter.
+
+        A document whose update was cut short counts twice until it is added again.
+        """
         self._check_open()
-        if where is None:
-            return self._backend.count(FieldIs("segment", (0,)))
-        return sum(1 for _ in self.documents(where))
+        return self._backend.count(FieldIs("segment", (0,), also=where))
 
     def documents(self, where: Filter | None = None) -> Iterator[DocumentInfo]:
         """Yield every document, or those that fulfill a filter, a page at a time."""
         self._check_open()
         fields = ("document_id", "metadata", "n_tokens", "n_landmarks", "n_segments", "revision")
-        for record in self._backend.scroll(where, fields=(*fields, "segment")):
-            payload = dict(record.payload)
-            if payload.pop("segment") == 0:
-                id_ = str(payload.pop("document_id"))
-                # Qdrant leaves an empty object out where fields are selected.
-                metadata = payload.pop("metadata", {})
-                yield DocumentInfo(id=id_, metadata=metadata, **payload)  # type: ignore[arg-type]
+        first = FieldIs("segment", (0,), also=where)
+        for record in self._backend.scroll(first, fields=fields):
+            payload: dict[str, Any] = {
+                "metadata": {}
+            } | record.payload  # empty ones may be left out
+            yield DocumentInfo(id=payload.pop("document_id"), **payload)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little: what `mode="auto"` goes by."""
@@ -231,7 +244,7 @@ class QdrantStore:
         using: str,
         limit: int,
         per_document: int = 1,
-        where: Filter | None = None,
+        where: Where = None,
         prefetch: tuple[str, int] | None = None,
     ) -> list[Found]:
         """Find segments by a vector; see `Backend.search`. The retriever's way in."""
@@ -298,8 +311,10 @@ def read_config(
     api_key: str | None = None,
 ) -> LandmarkConfig | None:
     """Return the landmark config a collection was made with, or None if it is not there."""
-    if client is None and "://" not in str(location) and not Path(location).exists():
-        return None  # looking must not make a folder
+    if client is None and "://" not in str(location):
+        meta = Path(location).expanduser() / "meta.json"  # what local mode keeps in its folders
+        if not meta.exists():
+            return None  # looking must not make a folder
     opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
     backend = ClientBackend(opened, collection, owned=client is None)
     try:
@@ -312,6 +327,11 @@ def read_config(
 def _backend(client: QdrantClient, collection: str, *, owned: bool) -> Backend:
     inner = ClientBackend(client, collection, owned=owned)
     return LocalBackend(inner) if inner.is_local else inner
+
+
+def _check_iterable(name: str, value: object) -> None:
+    if isinstance(value, str | Document) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r:.80}; expected an iterable of documents")
 
 
 def _check_ids(ids: object) -> list[str]:

@@ -1,0 +1,110 @@
+"""The few operations the store needs from Qdrant: what a backend must do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lmk_rag.store.filters import FieldIs, Filter
+from lmk_rag.store.metadata import Json
+from lmk_rag.store.points import Point
+from lmk_rag.types import Floats
+
+Where = Filter | FieldIs | None
+
+# Per document and revision, the segments that are missing: none where all is stored.
+Revisions = dict[str, dict[str, set[int]]]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A stored point: its id, the payload fields and the vectors that were asked for."""
+
+    id: str
+    payload: Json
+    vectors: dict[str, Floats]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A point found by a vector, with its MaxSim or cosine."""
+
+    id: str
+    document_id: str
+    score: float
+
+
+class Backend(Protocol):
+    """One collection: `ClientBackend` for servers, `LocalBackend` for folders and memory."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs in this process."""
+
+    @property
+    def writing(self) -> AbstractContextManager[Any]:
+        """Hold this over writes that belong together; in local mode others then wait."""
+
+    def read_metadata(self) -> Json | None:
+        """Return the collection's metadata, or None if there is no such collection."""
+
+    def create(self, settings: dict[str, Any]) -> None:
+        """Create the collection."""
+
+    def revisions(self, document_ids: Sequence[str]) -> Revisions:
+        """Return what is stored of some documents; those of which nothing is are left out."""
+
+    def upsert(self, points: Sequence[Point]) -> None:
+        """Write points and wait until they are stored."""
+
+    def delete(self, which: FieldIs) -> None:
+        """Delete points by document or revision, and wait until they are gone."""
+
+    def count(self, where: Where = None) -> int:
+        """Count points exactly."""
+
+    def scroll(
+        self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
+    ) -> Iterator[Record]:
+        """Yield all points that fulfill `where`, a page at a time."""
+
+    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
+        """Return the named points that exist, with their whole payload."""
+
+    def search(
+        self,
+        query: Floats,
+        *,
+        using: str,
+        limit: int,
+        per_document: int = 1,
+        where: Where = None,
+        prefetch: tuple[str, int] | None = None,
+    ) -> list[Found]:
+        """Find the best points, at most `per_document` of a document, best documents first.
+
+        Args:
+            query: (D,) unit length.
+            using: the vector to score by; MaxSim for multi-vectors.
+            limit: documents.
+            per_document: points per document.
+            where: a filter, applied in both stages.
+            prefetch: the vector and the number of candidates of a first stage.
+        """
+
+    def exact_is_quick(self) -> bool:
+        """Whether comparing every landmark costs little."""
+
+    def close(self) -> None:
+        """Let the connection or folder go."""
+
+
+def collect_revisions(segments: Iterable[tuple[str, str, int, int]]) -> Revisions:
+    """Build `Revisions` from document id, revision, segment and number of segments."""
+    found: Revisions = {}
+    for document_id, revision, segment, n_segments in segments:
+        missing = found.setdefault(document_id, {}).setdefault(revision, set(range(n_segments)))
+        missing.discard(segment)
+    return found
