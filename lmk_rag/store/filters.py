@@ -241,6 +241,11 @@ def _path(key: object) -> str:
             )
         quoted, plain, brackets = part.groups()
         name = quoted or plain
-        path += "." + (name if _PLAIN.fullmatch(name) else f'"{name}"') + brackets
+        path += f".{quoted_part(name)}{brackets}"
         at = part.end()
     return path
+
+
+def quoted_part(name: str) -> str:
+    """Return one part of a path, in quotes if it is not plain."""
+    return name if _PLAIN.fullmatch(name) else f'"{name}"'
