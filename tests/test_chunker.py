@@ -81,13 +81,13 @@ def test_spans_are_those_of_the_chunks(fine):
 
 
 def test_cuts_at_the_paragraph_end_in_the_second_half_of_the_room(word_encoder):
-    text = "a b c d. e f g h. i j\n\nk l. m n o p. q r s t. u v w x."
+    text = "a b c d. E f g h. I j\n\nK l. M n o p. Q r s t. U v w x."
     embedding = word_encoder(k=2).encode_documents([text])[0]
     chunks = LandmarkChunker(None, chunk_tokens=13).chunk(text, embedding)
     assert [c.text for c in chunks] == [
-        "a b c d. e f g h. i j\n\n",
-        "k l. m n o p. q r s t. ",
-        "u v w x.",
+        "a b c d. E f g h. I j\n\n",
+        "K l. M n o p. Q r s t. ",
+        "U v w x.",
     ]
 
 
