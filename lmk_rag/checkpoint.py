@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lmk_rag.config import LandmarkConfig
+from lmk_rag.dense import PICKLES, load_dense, save_dense
 from lmk_rag.errors import CheckpointError, ConfigError, UnsafeCheckpointError, require_extra
 from lmk_rag.pooling import Pooling
 from lmk_rag.st_folder import ModuleSettings, read_json, read_modules
@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 _OWN_FILE = "lmk_rag.json"
 _DENSE_FILE = "dense.safetensors"
 _OWN_FORMAT = 1
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.h5", "*.msgpack")
 _VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken")
 _VOLATILE = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    cls.__name__: cls for cls in (nn.Identity, nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +86,7 @@ def load_checkpoint(
         raise CheckpointError(f"{name!r} has settings of an unknown form: {error!r}") from error
     network = _load_network(settings.transformer, name, dtype, trust_remote_code)
     tokenizer = _load_tokenizer(settings.transformer, name, trust_remote_code)
-    dense = _load_dense(settings, dtype)
+    dense = load_dense(settings.dense_files, settings.activations, dtype)
     limits = [settings.max_length, _tokenizer_limit(tokenizer), _position_limit(network)]
     return Checkpoint(
         model=network,
@@ -113,13 +109,9 @@ def save_checkpoint(checkpoint: Checkpoint, folder: str | Path) -> None:
     with _quietly():
         checkpoint.model.save_pretrained(folder)
     checkpoint.tokenizer.save_pretrained(folder)
-    activations: list[str] = []
-    if checkpoint.dense is not None:
-        activations = [type(layer[1]).__name__ for layer in checkpoint.dense]  # type: ignore[index]
-        save_file(
-            {k: v.contiguous().cpu() for k, v in checkpoint.dense.state_dict().items()},
-            folder / _DENSE_FILE,
-        )
+    activations = (
+        [] if checkpoint.dense is None else save_dense(checkpoint.dense, folder / _DENSE_FILE)
+    )
     own = {
         "format": _OWN_FORMAT,
         "pooling": checkpoint.pooling,
@@ -189,7 +181,7 @@ def _refuse_unsafe(folder: Path, name: str, trust_remote_code: bool) -> None:
             "trust_remote_code=True if you trust its author, or use a native model type"
         )
     if not list(folder.glob("*.safetensors")):
-        pickles = sorted(p.name for pattern in _PICKLES for p in folder.glob(pattern))
+        pickles = sorted(p.name for pattern in PICKLES for p in folder.glob(pattern))
         if pickles:
             raise UnsafeCheckpointError(
                 f"{name!r} has weights only as {', '.join(pickles)}, which can run code when read; "
@@ -259,41 +251,6 @@ def _load_tokenizer(folder: Path, name: str, trust_remote_code: bool) -> PreTrai
         )
     except Exception as error:  # tokenizers raises nothing more special
         raise CheckpointError(f"the tokenizer of {name!r} could not be loaded: {error}") from error
-
-
-def _load_dense(settings: ModuleSettings, dtype: torch.dtype) -> nn.Sequential | None:
-    if not settings.activations:
-        return None
-    states = [_load_dense_file(path) for path in settings.dense_files]
-    if len(states) == 1 and len(settings.activations) >= 1 and "0.0.weight" in states[0]:
-        states = [  # our own format keeps all layers in one file
-            {k.split(".", 2)[2]: v for k, v in states[0].items() if k.startswith(f"{i}.0.")}
-            for i in range(len(settings.activations))
-        ]
-    layers = []
-    for state, activation in zip(states, settings.activations, strict=True):
-        weights = {key.removeprefix("linear."): value for key, value in state.items()}
-        if activation not in _ACTIVATIONS:
-            raise CheckpointError(
-                f"a dense layer uses the activation {activation!r}; known are "
-                f"{', '.join(sorted(_ACTIVATIONS))}"
-            )
-        out_width, in_width = weights["weight"].shape
-        linear = nn.Linear(in_width, out_width, bias="bias" in weights)
-        linear.load_state_dict(weights)
-        layers.append(nn.Sequential(linear, _ACTIVATIONS[activation]()))
-    return nn.Sequential(*layers).to(dtype=dtype).eval()
-
-
-def _load_dense_file(path: Path) -> dict[str, torch.Tensor]:
-    if not path.is_file() and any(any(path.parent.glob(pattern)) for pattern in _PICKLES):
-        raise UnsafeCheckpointError(
-            f"the dense layer in {path.parent} can run code when read; convert it to safetensors"
-        )
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"the dense layer {path} could not be read: {error}") from error
 
 
 def _tokenizer_limit(tokenizer: PreTrainedTokenizerFast) -> int | None:

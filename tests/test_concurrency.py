@@ -12,7 +12,6 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ClosedError
 
 LONG = [("w " * n).strip() for n in (1, 30, 300)]
-PLATFORM_HAS_FORK = hasattr(__import__("os"), "fork")
 
 
 def test_sixteen_threads_get_what_one_gets(model_folder, load):
@@ -107,10 +106,9 @@ FORKING = """
 """
 
 
-@pytest.mark.parametrize("name", ["bert", "rope"])
-def test_forked_workers_encode_without_hanging_or_warning(model_folder, name):
+def test_forked_workers_encode_without_hanging_or_warning(model_folder):
     found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FORKING), str(model_folder(name))],
+        [sys.executable, "-c", textwrap.dedent(FORKING), str(model_folder("bert"))],
         capture_output=True,
         text=True,
         timeout=240,
