@@ -193,6 +193,18 @@ def test_refuses_numbers_of_ids_or_metadatas_that_dont_fit(store):
     assert store.store.count() == 0
 
 
+def test_a_text_without_a_vector_is_named_and_keeps_no_other_from_being_stored():
+    class Failing(WordEmbeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            nan = [float("nan")] * 7
+            return [nan if text == "bad" else self.embed_query(text) for text in texts]
+
+    store = LMKVectorStore(Failing())
+    with pytest.raises(InputError, match=r"document 1 is not stored: document 'b': .*NaN"):
+        store.add_texts(["apple", "bad", "pear"], ids=["a", "b", "c"])
+    assert [document.id for document in store.get_by_ids(["a", "b", "c"])] == ["a", "c"]
+
+
 def test_takes_the_batch_size_that_index_passes(store):
     assert store.add_documents([Document(page_content="apple")], ids=["a"], batch_size=1) == ["a"]
 

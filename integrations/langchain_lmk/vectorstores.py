@@ -129,8 +129,9 @@ class LMKVectorStore(VectorStore):
             the ids, in the order of the documents.
 
         Raises:
-            InputError: names the first document that can't be stored (a blank text, metadata
-                that JSON can't hold); then none is.
+            InputError: names the first document that can't be stored: one with a blank text or
+                metadata that JSON can't hold, and then none is stored; or one that can't be
+                encoded, and then the others are.
         """
         _refuse(kwargs)
         documents = list(documents)
@@ -145,8 +146,11 @@ class LMKVectorStore(VectorStore):
         for index, document in enumerate(named):
             for problem in self.store.check([document]):
                 raise InputError(f"document {index} ({problem.document_id!r}): {problem.reason}")
-        self.store.add(named)
-        return [document.id for document in named]
+        stored_ids = [document.id for document in named]
+        for problem in self.store.add(named).skipped:
+            index = stored_ids.index(problem.document_id)
+            raise InputError(f"document {index} is not stored: {problem.reason}")
+        return stored_ids
 
     def add_texts(
         self,
