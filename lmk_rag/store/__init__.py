@@ -3,7 +3,8 @@
 from lmk_rag.store.candidates import Skipped
 from lmk_rag.store.filters import And, Eq, Exists, Filter, In, Not, Or, Range
 from lmk_rag.store.ingest import AddReport
-from lmk_rag.store.qdrant import DocumentInfo, QdrantStore, read_config
+from lmk_rag.store.opening import read_config
+from lmk_rag.store.qdrant import DocumentInfo, QdrantStore
 from lmk_rag.store.schema import CollectionOptions, DocumentEncoder
 
 __all__ = [

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from qdrant_client import QdrantClient
 
-from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ClosedError, InputError, StoreError
-from lmk_rag.store.backend import ClientBackend, connect
 from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, ingest
-from lmk_rag.store.local import LocalBackend
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.operations import Backend, Found, Where
+from lmk_rag.store.opening import Engine, open_backend
+from lmk_rag.store.operations import Found, Where
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment
 from lmk_rag.store.schema import (
     CollectionOptions,
@@ -56,6 +54,8 @@ class QdrantStore:
         collection: made if it is not there; one made by another encoder is refused.
         encoder: a `LandmarkEncoder`, or anything with its shape.
         location: ":memory:", a folder, or the URL of a server. Ignored with `client`.
+        engine: what keeps a folder: `edge` (Qdrant Edge, extra `edge`), `local` (qdrant-client's
+            local mode), or `auto`: the one that made it, and for a new one edge if installed.
         client: a `qdrant_client.QdrantClient` of yours; it stays yours to close.
         api_key: for a server; None: the environment's QDRANT_API_KEY.
         options: how a new collection is laid out.
@@ -75,18 +75,24 @@ class QdrantStore:
         encoder: DocumentEncoder,
         location: str | Path = ":memory:",
         client: QdrantClient | None = None,
+        engine: Engine = "auto",
         api_key: str | None = None,
         options: CollectionOptions | None = None,
         prefer_grpc: bool = False,
         timeout: int = 60,
     ) -> None:
-        owned = client is None
-        if client is None:
-            client = connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
         self.collection = collection
         self.encoder = encoder
-        self._location = "client" if not owned else str(location)
-        self._backend = _backend(client, collection, owned=owned)
+        self._location = "client" if client is not None else str(location)
+        self._backend = open_backend(
+            collection,
+            location=location,
+            client=client,
+            engine=engine,
+            api_key=api_key,
+            prefer_grpc=prefer_grpc,
+            timeout=timeout,
+        )
         self._closed = False
         try:
             metadata = self._backend.read_metadata()
@@ -301,32 +307,6 @@ class QdrantStore:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the store {self.collection!r} was closed; open it again")
-
-
-def read_config(
-    collection: str,
-    *,
-    location: str | Path,
-    client: QdrantClient | None = None,
-    api_key: str | None = None,
-) -> LandmarkConfig | None:
-    """Return the landmark config a collection was made with, or None if it is not there."""
-    if client is None and "://" not in str(location):
-        meta = Path(location).expanduser() / "meta.json"  # what local mode keeps in its folders
-        if not meta.exists():
-            return None  # looking must not make a folder
-    opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
-    backend = ClientBackend(opened, collection, owned=client is None)
-    try:
-        found = stored_description(backend.read_metadata())
-    finally:
-        backend.close()
-    return None if found is None else LandmarkConfig.from_dict(found.get("config"))
-
-
-def _backend(client: QdrantClient, collection: str, *, owned: bool) -> Backend:
-    inner = ClientBackend(client, collection, owned=owned)
-    return LocalBackend(inner) if inner.is_local else inner
 
 
 def _check_iterable(name: str, value: object) -> None:

@@ -1,0 +1,90 @@
+"""Choose the backend for a place: memory, a folder and its engine, or a server."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+from qdrant_client import QdrantClient
+
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import ConfigError
+from lmk_rag.store.backend import ClientBackend, connect
+from lmk_rag.store.edge import EdgeBackend, holds_edge, read_edge_metadata
+from lmk_rag.store.local import LocalBackend
+from lmk_rag.store.operations import Backend
+from lmk_rag.store.schema import stored_description
+
+Engine = Literal["auto", "edge", "local"]
+
+_LOCAL_FILE = "meta.json"  # what local mode keeps in its folders
+
+
+def open_backend(
+    collection: str,
+    *,
+    location: str | Path,
+    client: QdrantClient | None,
+    engine: Engine,
+    api_key: str | None,
+    prefer_grpc: bool,
+    timeout: int,
+) -> Backend:
+    """Open a place; see `QdrantStore` for the arguments and errors."""
+    if engine not in get_args(Engine):
+        raise ConfigError(f"engine is {engine!r}; expected one of {', '.join(get_args(Engine))}")
+    folder = None if client is not None else _folder(location)
+    if folder is not None and _engine(folder, engine) == "edge":
+        return EdgeBackend(folder, collection)
+    opened = client or connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
+    inner = ClientBackend(opened, collection, owned=client is None)
+    return LocalBackend(inner) if inner.is_local else inner
+
+
+def read_config(
+    collection: str,
+    *,
+    location: str | Path,
+    client: QdrantClient | None = None,
+    api_key: str | None = None,
+) -> LandmarkConfig | None:
+    """Return the landmark config a collection was made with, or None if it is not there."""
+    folder = None if client is not None else _folder(location)
+    if folder is not None and holds_edge(folder):
+        metadata = read_edge_metadata(folder, collection)
+    elif folder is not None and not (folder / _LOCAL_FILE).exists():
+        return None  # looking must not make a folder
+    else:
+        opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
+        backend = ClientBackend(opened, collection, owned=client is None)
+        try:
+            metadata = backend.read_metadata()
+        finally:
+            backend.close()
+    found = stored_description(metadata)
+    return None if found is None else LandmarkConfig.from_dict(found.get("config"))
+
+
+def _folder(location: str | Path) -> Path | None:
+    text = str(location)
+    if text == ":memory:" or "://" in text or not text:
+        return None
+    return Path(location).expanduser()
+
+
+def _engine(folder: Path, wanted: Engine) -> Engine:
+    """Settle the engine of a folder: one folder has one, whoever opens it."""
+    made_by: Engine = "edge" if holds_edge(folder) else "auto"
+    if (folder / _LOCAL_FILE).exists():
+        made_by = "local"
+    if "auto" not in (wanted, made_by) and wanted != made_by:
+        raise ConfigError(
+            f"the store at {folder} was made by engine={made_by!r}, not {wanted!r}; leave the "
+            "engine out, or use another folder"
+        )
+    if made_by != "auto":
+        return made_by
+    if wanted != "auto":
+        return wanted
+    return "edge" if find_spec("qdrant_edge") is not None else "local"
