@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -9,7 +10,7 @@ from typing import Literal, get_args
 from qdrant_client import QdrantClient
 
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import ConfigError
+from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.store.backend import ClientBackend, connect
 from lmk_rag.store.edge import EdgeBackend, holds_edge, read_edge_metadata
 from lmk_rag.store.local import LocalBackend
@@ -18,6 +19,7 @@ from lmk_rag.store.schema import stored_description
 
 Engine = Literal["auto", "edge", "local"]
 
+_NAME = re.compile(r'[^<>:"/\\|?*\x00-\x1f]{1,255}')  # what every Qdrant takes
 _LOCAL_FILE = "meta.json"  # what local mode keeps in its folders
 
 
@@ -34,6 +36,11 @@ def open_backend(
     """Open a place; see `QdrantStore` for the arguments and errors."""
     if engine not in get_args(Engine):
         raise ConfigError(f"engine is {engine!r}; expected one of {', '.join(get_args(Engine))}")
+    if not isinstance(collection, str) or not _NAME.fullmatch(collection):
+        raise InputError(
+            f"the collection is called {collection!r:.80}; expected 1 to 255 characters and none of "
+            '< > : " / \\ | ? *'
+        )
     folder = None if client is not None else _folder(location)
     if folder is not None and _engine(folder, engine) == "edge":
         return EdgeBackend(folder, collection)
