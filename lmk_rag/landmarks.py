@@ -132,7 +132,10 @@ class LandmarkTokenizer:
             ids (T,) and character offsets (T, 2) into `text`.
         """
         # A lone surrogate can't be handed to the tokenizer; one-for-one keeps offsets true.
-        encoding = self._backend.encode(_SURROGATE.sub("\ufffd", text), add_special_tokens=False)
+        # As a batch of one, because `encode` holds the GIL: seconds for a text of a megabyte.
+        (encoding,) = self._backend.encode_batch(
+            [_SURROGATE.sub("\ufffd", text)], add_special_tokens=False
+        )
         ids: list[int] = encoding.ids
         offsets: list[tuple[int, int]] = encoding.offsets
         if not self._reserved.isdisjoint(ids):

@@ -1,6 +1,8 @@
 """`LMKTextSplitter`: verbatim pieces, exact offsets."""
 
+import asyncio
 import copy
+import time
 import warnings
 
 import pytest
@@ -109,6 +111,24 @@ async def test_transforms_documents(splitter):
     assert splitter.transform_documents([]) == []
     with pytest.raises(TypeError, match="takes no options, got chunk_size"):
         splitter.transform_documents(documents, chunk_size=3)
+
+
+async def test_the_event_loop_ticks_while_a_long_text_is_split(splitter):
+    text = "The pump of station V-7 stops when the valve closes. " * 10_000
+    gaps = []
+
+    async def tick() -> None:
+        while True:
+            before = time.process_time()  # our own time: other programs' turns are no gap of ours
+            await asyncio.sleep(0.01)
+            gaps.append(time.process_time() - before)
+
+    ticker = asyncio.create_task(tick())
+    pieces = await splitter.atransform_documents([Document(page_content=text)])
+    ticker.cancel()
+    assert pieces[-1].metadata["end_index"] == 530_000
+    assert sum(gaps) > 1
+    assert max(gaps) < sum(gaps) / 3
 
 
 def test_refuses_an_impossible_size(embeddings):
