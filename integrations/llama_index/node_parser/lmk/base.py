@@ -144,6 +144,7 @@ class LMKNodeParser(NodeParser):
         for node, offsets, landmarks in kept:
             node.start_char_idx, node.end_char_idx = offsets  # type: ignore[attr-defined]
             node.metadata = copy.deepcopy(node.metadata)  # else nested values are shared
+            node.metadata.pop(KEY, None)  # that of a parent parsed by us
             if landmarks is not None:
                 node.metadata[KEY] = landmarks
         return nodes

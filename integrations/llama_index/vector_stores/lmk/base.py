@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import InputError
-from lmk_rag.store import And, CollectionOptions, Eq
+from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
 _LOG = logging.getLogger(__name__)
 _OPENING = threading.RLock()
@@ -143,20 +143,21 @@ class LMKVectorStore(BasePydanticVectorStore):
 
         Raises:
             InputError: a node can't be stored (metadata that JSON can't hold, an embedding of
-                another width, landmarks of another encoder); then none is.
+                another width, landmarks of another encoder), and then none is; or one can't be
+                encoded, and then others are.
         """
         _refuse(kwargs)
         embeddings = embeddings_of(nodes, self.store.encoder)
         documents = [to_document(*pair) for pair in zip(nodes, embeddings, strict=True)]
         problems = list(self.store.check(documents))
-        for problem in problems:
-            if problem.is_error:
-                raise InputError(f"node {problem.document_id!r}: {problem.reason}")
+        _refuse_faults(problems)
         if problems:
             _LOG.warning("%d nodes have no text and are not stored", len(problems))
         pairs = list(zip(documents, embeddings, strict=True))
-        self.store.add_encoded([(d, embedding) for d, embedding in pairs if embedding is not None])
-        self.store.add([document for document, embedding in pairs if embedding is None])
+        given = [(document, embedding) for document, embedding in pairs if embedding is not None]
+        _refuse_faults(self.store.add_encoded(given).skipped)
+        bare = [document for document, embedding in pairs if embedding is None]
+        _refuse_faults(self.store.add(bare).skipped)
         return [document.id for document in documents]
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
@@ -306,6 +307,12 @@ class LMKVectorStore(BasePydanticVectorStore):
             return super().__getstate__()
         finally:
             self.__pydantic_private__ = private
+
+
+def _refuse_faults(problems: Iterable[Skipped]) -> None:
+    for problem in problems:
+        if problem.is_error:
+            raise InputError(f"node {problem.document_id!r} is not stored: {problem.reason}")
 
 
 def _refuse(kwargs: dict[str, Any]) -> None:
