@@ -83,8 +83,8 @@ class Target:
         parts = path.parts
         magic = [i for i, part in enumerate(parts) if not _MAGIC.isdisjoint(part)]
         if not magic or os.path.lexists(path):
-            return cls(given, _real(path))
-        return cls(given, _real(Path(*parts[: magic[0]])), parts[magic[0] :])
+            return cls(given, real_path(given))
+        return cls(given, real_path(Path(*parts[: magic[0]])), parts[magic[0] :])
 
     def covers(self, document_id: str) -> bool:
         """Whether a file of this id is meant, if there is one."""
@@ -206,6 +206,12 @@ class _Walk:
         self._listing.unread[path.as_posix()] = reason
 
 
+def real_path(path: str | Path) -> Path:
+    """Return the absolute path without links; what is not there has one too."""
+    # Path.resolve would raise on a loop of links before Python 3.13
+    return Path(os.path.realpath(Path(path).expanduser()))
+
+
 def is_under(path: str, folder: str) -> bool:
     """Whether a POSIX path is the folder or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
@@ -214,11 +220,6 @@ def is_under(path: str, folder: str) -> bool:
 def reason_of(error: OSError) -> str:
     """Say what went wrong in words, without number and path."""
     return (error.strerror or type(error).__name__).lower()
-
-
-def _real(path: Path) -> Path:
-    # Path.resolve raises on a loop of links before Python 3.13
-    return Path(os.path.realpath(path))
 
 
 def _is_skipped(name: str) -> bool:

@@ -1,0 +1,175 @@
+"""`lmk-rag index`: files into the store."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmk_rag.cli.opening import open_store
+from lmk_rag.cli.options import (
+    DEFAULT_COLLECTION,
+    DEFAULT_STORE,
+    BoundaryOption,
+    CollectionOption,
+    DeviceOption,
+    DtypeOption,
+    EncodingOption,
+    GranularityOption,
+    JsonOption,
+    MaxLengthOption,
+    ModelChoice,
+    ModelOption,
+    StdinIdOption,
+    StoreOption,
+)
+from lmk_rag.cli.terminal import counted, print_json, say_error, shown
+from lmk_rag.errors import InputError
+from lmk_rag.files import FileProblem, FileSource
+from lmk_rag.listing import real_path
+from lmk_rag.progress import progress_bar
+
+if TYPE_CHECKING:
+    from lmk_rag.store import AddReport, QdrantStore
+
+_EXAMPLES = 3  # files named per reason, when many fail for the same one
+
+
+def index(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH", help="Files, folders, quoted patterns ('docs/**/*.md'), or '-'."
+        ),
+    ],
+    store: StoreOption = DEFAULT_STORE,
+    collection: CollectionOption = DEFAULT_COLLECTION,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Remove documents below PATH whose files are gone."),
+    ] = False,
+    stdin_id: StdinIdOption = "stdin",
+    encoding: EncodingOption = "utf-8",
+    model: ModelOption = None,
+    granularity: GranularityOption = None,
+    boundary: BoundaryOption = None,
+    max_length: MaxLengthOption = None,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Index files: text, Markdown, HTML, source code, PDF and Office.
+
+    What is indexed and unchanged is left alone, so an interrupted run goes on where it stopped.
+    Hidden files and folders, __pycache__, node_modules and virtual environments are left out, and
+    so are links that lead out of the folder. PDF and Office need the extra `files`.
+    """
+    started = time.perf_counter()
+    choice = ModelChoice(model, device, dtype, granularity, boundary, max_length)
+    source = open_source(paths, encoding=encoding, stdin_id=stdin_id, exclude=store)
+    if len(source) or prune:
+        with open_store(store, collection, choice) as opened:
+            report = _add(opened, source)
+            gone = _prune(opened, source) if prune else []
+    else:
+        from lmk_rag.store import AddReport
+
+        report, gone = AddReport(), []
+    problems = source.problems + [
+        FileProblem(skipped.document_id, skipped.reason)
+        for skipped in report.skipped
+        if skipped.is_error
+    ]
+    problems += _missing(source, gone)
+    blank = [skipped.document_id for skipped in report.skipped if not skipped.is_error]
+    seconds = time.perf_counter() - started
+    if as_json:
+        print_json(
+            {
+                "added": report.added,
+                "updated": report.updated,
+                "unchanged": report.unchanged,
+                "removed": gone,
+                "blank": blank,
+                "not_text": source.not_text,
+                "errors": [{"path": p.path, "reason": p.reason} for p in problems],
+                "seconds": round(seconds, 3),
+            }
+        )
+    else:
+        typer.echo(_summary(report, gone, blank, source.not_text, store, seconds))
+    say_problems(problems)
+    if problems:
+        raise typer.Exit(1)
+
+
+def open_source(
+    paths: list[str], *, encoding: str, stdin_id: str = "stdin", exclude: str | None = None
+) -> FileSource:
+    """List the files; options that make no sense are wrong usage."""
+    if stdin_id != "stdin" and "-" not in paths:
+        raise typer.BadParameter("--id names standard input, but '-' is not among the paths")
+    if not stdin_id:
+        raise typer.BadParameter("--id is empty; a document needs an id")
+    folder = None if exclude is None or "://" in exclude else real_path(exclude)
+    if folder is not None and folder in map(real_path, paths):
+        raise typer.BadParameter(f"{exclude} is the store; it can't hold what is indexed, too")
+    try:
+        return FileSource(paths, encoding=encoding, stdin_id=stdin_id, exclude=folder)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def say_problems(problems: list[FileProblem]) -> None:
+    """Report what could not be read: a line each, or a few lines where many have one reason."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for problem in problems:
+        by_reason[problem.reason].append(problem.path)
+    for reason, paths in by_reason.items():
+        for path in paths[:_EXAMPLES]:
+            say_error(f"{shown(path)}: {reason}")
+        if len(paths) > _EXAMPLES:
+            say_error(f"and {counted(len(paths) - _EXAMPLES, 'more file')}: {reason}")
+
+
+def _add(store: QdrantStore, source: FileSource) -> AddReport:
+    with progress_bar("indexing", len(source), show=True) as advance:
+        return store.add(source.documents(), on_progress=advance)
+
+
+def _prune(store: QdrantStore, source: FileSource) -> list[str]:
+    gone = sorted({info.id for info in store.documents() if source.is_gone(info.id)})
+    store.delete(gone)
+    return gone
+
+
+def _missing(source: FileSource, gone: list[str]) -> list[FileProblem]:
+    """Paths that name nothing, but for those whose documents were just removed."""
+    return [
+        FileProblem(given, "no such file or folder, and no file matches it as a pattern")
+        for given in source.missing
+        if not any(source.covered_by(given, document_id) for document_id in gone)
+    ]
+
+
+def _summary(
+    report: AddReport,
+    gone: list[str],
+    blank: list[str],
+    not_text: int,
+    store: str,
+    seconds: float,
+) -> str:
+    counts = {
+        "added": len(report.added),
+        "updated": len(report.updated),
+        "unchanged": len(report.unchanged),
+        "removed": len(gone),
+        "blank": len(blank),
+    }
+    told = [f"{n:,} {what}" for what, n in counts.items() if n] or ["nothing to index"]
+    if not_text:
+        told.append(f"{counted(not_text, 'binary file')} left out")
+    return f"{store}: {', '.join(told)} ({seconds:.1f} s)"
