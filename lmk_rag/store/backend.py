@@ -134,15 +134,21 @@ class ClientBackend:
             if offset is None:
                 return
 
-    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
-        """Return the named points that exist, with their whole payload."""
+    def fetch(
+        self,
+        ids: Sequence[str],
+        *,
+        fields: Sequence[str] | None = None,
+        vectors: Sequence[str] = (),
+    ) -> dict[str, Record]:
+        """Return the named points that exist, with some payload fields or (None) all."""
         if not ids:
             return {}
         with self._session():
             records = self.client.retrieve(
                 self.collection,
                 list(ids),
-                with_payload=True,
+                with_payload=True if fields is None else list(fields),
                 with_vectors=list(vectors) or False,
             )
         return {record.id: record for record in map(_record, records)}

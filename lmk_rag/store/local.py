@@ -71,19 +71,22 @@ class LocalBackend:
 
     def count(self, where: Where = None) -> int:
         """Count points."""
-        return self._inner.count(where)
+        with self._inner.lock:
+            ids = self._ids(where)
+            return len(self._index()) if ids is None else len(ids)
 
     def scroll(
         self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
     ) -> Iterator[Record]:
         """Yield all points that fulfill `where`, a page at a time."""
-        if not (isinstance(where, FieldIs) and where.name == "document_id" and where.also is None):
-            yield from self._inner.scroll(where, fields=fields, vectors=vectors)
+        with self._inner.lock:
+            ids = self._ids(where)
+        if ids is None:
+            yield from self._inner.scroll(None, fields=fields, vectors=vectors)
             return
-        with self._inner.lock:  # a scroll would test every point; the index knows them
-            ids = self._index().select(where)
         for first in range(0, len(ids), _PAGE):
-            yield from self.fetch(ids[first : first + _PAGE], vectors=vectors).values()
+            page = ids[first : first + _PAGE]
+            yield from self._inner.fetch(page, fields=fields, vectors=vectors).values()
 
     def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
         """Return the named points that exist, vectors from memory where they are there."""
@@ -110,11 +113,7 @@ class LocalBackend:
         """Find the best points; see `Backend.search`."""
         with self._inner.lock:
             index = self._index()
-            allowed = None
-            if isinstance(where, FieldIs) and where.also is None:
-                allowed = set(index.select(where))
-            elif where is not None:
-                allowed = {record.id for record in self.scroll(where, fields=("segment",))}
+            ids = self._ids(where)
             for name in {using, prefetch[0] if prefetch else using}:
                 if not index.has_vectors(name):
                     records = self._inner.scroll(None, fields=(), vectors=(name,))
@@ -124,7 +123,7 @@ class LocalBackend:
                 using=using,
                 limit=limit,
                 per_document=per_document,
-                allowed=allowed,
+                allowed=None if ids is None else set(ids),
                 prefetch=prefetch,
             )
 
@@ -136,6 +135,19 @@ class LocalBackend:
     def close(self) -> None:
         """Let the folder go."""
         self._inner.close()
+
+    def _ids(self, where: Where) -> list[str] | None:
+        """Return the points that fulfill `where`, or None for all."""
+        if where is None:
+            return None
+        if not isinstance(where, FieldIs):
+            # Only filters on metadata go to Qdrant, which tests each point in Python.
+            return [record.id for record in self._inner.scroll(where, fields=("segment",))]
+        ids = self._index().select(where)
+        if where.also is None or not ids:
+            return ids
+        allowed = set(self._ids(where.also) or ())
+        return [id_ for id_ in ids if id_ in allowed]
 
     def _index(self) -> MemoryIndex:
         indexes = _INDEXES.setdefault(self._inner.client, {})

@@ -38,8 +38,8 @@ def open_backend(
         raise ConfigError(f"engine is {engine!r}; expected one of {', '.join(get_args(Engine))}")
     if not isinstance(collection, str) or not _NAME.fullmatch(collection):
         raise InputError(
-            f"the collection is called {collection!r:.80}; expected 1 to 255 characters and none of "
-            '< > : " / \\ | ? *'
+            f"the collection is called {collection!r:.80}; expected 1 to 255 characters and none "
+            'of < > : " / \\ | ? *'
         )
     folder = None if client is not None else _folder(location)
     if folder is not None and _engine(folder, engine) == "edge":
