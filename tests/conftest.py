@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import processors as post
 from transformers import (
@@ -35,6 +36,15 @@ from transformers import (
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.types import DocumentEmbedding
+
+# The same examples every time; a busy machine is no failure; no fixture here keeps state.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("suite")
 
 CORPUS = [
     "The pump of station V-7 stops when the valve closes, and nobody restarts the pump now.",

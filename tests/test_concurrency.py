@@ -58,7 +58,7 @@ def test_closing_while_threads_work_gives_a_result_or_a_closed_error(model_folde
         outcomes[20].result()
         encoder.close()
         found = {outcome.result() for outcome in outcomes}
-    assert found == {"done", "closed"}
+    assert "done" in found <= {"done", "closed"}
     with pytest.raises(ClosedError):
         encoder.encode_queries(["hi"])
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmk_rag.boundaries import sentence_edges, word_edges
@@ -79,11 +79,7 @@ def test_spans_tile_the_texts_of_the_field_reports(lay_out, k, boundary):
         lay_out(text, k, boundary)
 
 
-@settings(
-    max_examples=150,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=150)
 @given(text=TEXT, k=st.sampled_from(GRANULARITIES), boundary=st.sampled_from(BOUNDARIES))
 def test_spans_tile_any_text(lay_out, text, k, boundary):
     lay_out(text, k, boundary, overlap=4)
@@ -98,11 +94,7 @@ def test_token_boundary_gives_every_landmark_k_tokens_but_the_last(lay_out, k):
         assert tokens == ([k] * (count // k) + [rest] * (rest > 0) or [0])
 
 
-@settings(
-    max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=80)
 @given(text=TEXT, k=st.sampled_from([2, 3, 5, 32]))
 def test_word_boundary_splits_a_word_only_when_it_fills_the_stretch(lay_out, text, k):
     layout = lay_out(text, k, "word")
