@@ -15,7 +15,7 @@ from langchain_tests.integration_tests import VectorStoreIntegrationTests
 from qdrant_client import QdrantClient
 
 from langchain_lmk import LMKEmbeddings, LMKVectorStore
-from lmk_rag import QdrantStore
+from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import CollectionMismatchError, InputError, UnsupportedFilterError
 from lmk_rag.store import And, Eq, In, Not, Or, Range
 
@@ -299,6 +299,12 @@ def test_mmr_passes_over_near_copies(store):
     assert by_vector == store.max_marginal_relevance_search("apple", k=2)
     filtered = store.max_marginal_relevance_search("apple", k=2, filter=Eq("none", 1))
     assert filtered == []
+
+
+def test_mmr_after_a_search_by_document_vectors(fruit):
+    before = fruit.max_marginal_relevance_search("apple", k=2)
+    Retriever(fruit.store).search("apple", mode="document")  # takes those vectors into memory
+    assert fruit.max_marginal_relevance_search("apple", k=2) == before
 
 
 @pytest.mark.parametrize(
