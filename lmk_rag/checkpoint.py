@@ -219,6 +219,8 @@ def _load_network(
             f"{name!r} lacks weights for {len(missing)} parameters (first: {missing[0]}); they "
             "would be random"
         )
+    if getattr(network.config, "use_cache", False):
+        network.config.use_cache = False  # a decoder would keep keys and values for nothing
     return network.eval()  # type: ignore[no-any-return]
 
 

@@ -26,7 +26,7 @@ class LandmarkConfig:
         max_length: tokens in one window, special tokens, landmarks and prompt included.
             None: as many as the model takes.
         overlap: content tokens that a window repeats from the window before it, as context
-            only; rounded down to whole stretches.
+            only; rounded down to whole stretches, and at most half a window.
         query_prompt, document_prompt: put before the text as tokens; they belong to no span.
             "" (the default) uses the prompt saved with the checkpoint, if any; None uses none.
         on_overflow: what to do with a text longer than one window: encode it in several

@@ -194,7 +194,8 @@ class LandmarkTokenizer:
             )
         cuts = find_cuts(text, offsets, config)
         tokens = np.diff(cuts.tokens)
-        runs = window_runs(tokens + extra, tokens, room, config.overlap)
+        # Never more than half a window, or a window would bring little that is new.
+        runs = window_runs(tokens + extra, tokens, room, min(config.overlap, room // 2))
         truncated = False
         if len(runs) > 1:
             if config.on_overflow == "error":

@@ -7,7 +7,6 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +26,7 @@ from lmk_rag.files import FileSource
 from lmk_rag.progress import progress_bar
 
 if TYPE_CHECKING:
-    from lmk_rag import Document, Passage, QdrantStore
+    from lmk_rag import Passage, QdrantStore
 
 # Long, well documented modules, about 210,000 tokens; those that the questions need come first.
 _MODULES = (
@@ -43,6 +42,7 @@ _QUESTIONS = (
     "What becomes of symbolic links when a tree of folders is copied?",
 )
 _COLLECTION = "demo"
+_STEP = 3
 _INDEXING_SECONDS = 60.0  # after that no more modules are read, so that slow machines get there
 
 
@@ -71,23 +71,19 @@ def demo(
         from lmk_rag import Retriever
 
         started = time.perf_counter()
-        with progress_bar("indexing", len(files), show=True) as advance:
-            # One source would sort them.
-            documents = chain.from_iterable(FileSource([path]).documents() for path in files)
-            report = opened.add(within(_INDEXING_SECONDS, documents), on_progress=advance)
+        indexed = _index(opened, files)
         seconds = time.perf_counter() - started
         stored_now = list(opened.documents())
         retriever = Retriever(opened)
         answers = [(question, retriever.search(question, k=1)) for question in _QUESTIONS]
-    decided = len(report.added) + len(report.updated) + len(report.unchanged)
     tokens = sum(info.n_tokens for info in stored_now)
     landmarks = sum(info.n_landmarks for info in stored_now)
     say(
-        f"{counted(decided, 'document')}, {counted(tokens, 'token')}, "
+        f"{counted(indexed, 'module')}, {counted(tokens, 'token')}, "
         f"{counted(landmarks, 'landmark')} in {seconds:.0f} s"
     )
-    if decided < len(files):
-        say(f"(the other {counted(len(files) - decided, 'module')} were left out to save time)")
+    if indexed < len(files):
+        say(f"(left out to save time: the other {len(files) - indexed})")
     _print_answers(answers, as_json=as_json)
     say("")
     if store is not None:
@@ -105,13 +101,15 @@ def stdlib_files() -> list[str]:
     return [str(path) for path in paths if path.is_file()]
 
 
-def within(seconds: float, documents: Iterator[Document]) -> Iterator[Document]:
-    """Yield documents until the time is up."""
-    deadline = time.monotonic() + seconds
-    for document in documents:
-        if time.monotonic() > deadline:
-            return
-        yield document
+def _index(store: QdrantStore, files: list[str]) -> int:
+    """Index files in small steps until the time is up; returns how many there was time for."""
+    deadline = time.monotonic() + _INDEXING_SECONDS
+    with progress_bar("indexing", len(files), show=True) as advance:
+        for done in range(0, len(files), _STEP):
+            if time.monotonic() > deadline:
+                return done
+            store.add(FileSource(files[done : done + _STEP]).documents(), on_progress=advance)
+    return len(files)
 
 
 @contextmanager

@@ -211,6 +211,23 @@ class ClientBackend:
                 raise StoreError(f"Qdrant, collection {self.collection!r}: {error}") from error
 
 
+def folder_of(location: str | Path) -> Path | None:
+    """Return the folder a location names, or None for memory and servers.
+
+    Raises:
+        InputError: neither, such as a host without http://.
+    """
+    text = str(location)
+    if text == ":memory:" or text.startswith(("http://", "https://")):
+        return None
+    if not isinstance(location, str | Path) or not text or _NO_FOLDER.fullmatch(text):
+        raise InputError(
+            f"location is {location!r:.80}; expected ':memory:', a folder, or a URL that begins "
+            "with http:// or https://"
+        )
+    return Path(location).expanduser()
+
+
 def connect(
     location: str | Path, *, api_key: str | None, prefer_grpc: bool, timeout: int
 ) -> QdrantClient:
@@ -220,18 +237,13 @@ def connect(
         StoreLockedError: another process or client holds the folder.
         StoreError: the folder can't be used.
     """
+    folder = folder_of(location)
     text = str(location)
     if text == ":memory:":
         return QdrantClient(":memory:")
-    if text.startswith(("http://", "https://")):
+    if folder is None:
         key = api_key or os.environ.get("QDRANT_API_KEY")
         return QdrantClient(url=text, api_key=key, prefer_grpc=prefer_grpc, timeout=timeout)
-    if not isinstance(location, str | Path) or not text or _NO_FOLDER.fullmatch(text):
-        raise InputError(
-            f"location is {location!r:.80}; expected ':memory:', a folder, or a URL that begins "
-            "with http:// or https://"
-        )
-    folder = Path(location).expanduser()
     try:
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
     except Exception as error:

@@ -11,7 +11,7 @@ from qdrant_client import QdrantClient
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ConfigError, InputError
-from lmk_rag.store.backend import ClientBackend, connect
+from lmk_rag.store.backend import ClientBackend, connect, folder_of
 from lmk_rag.store.edge import EdgeBackend, holds_edge, read_edge_metadata
 from lmk_rag.store.local import LocalBackend
 from lmk_rag.store.operations import Backend
@@ -41,7 +41,7 @@ def open_backend(
             f"the collection is called {collection!r:.80}; expected 1 to 255 characters and none "
             'of < > : " / \\ | ? *'
         )
-    folder = None if client is not None else _folder(location)
+    folder = None if client is not None else folder_of(location)
     if folder is not None and _engine(folder, engine) == "edge":
         return EdgeBackend(folder, collection)
     opened = client or connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
@@ -57,7 +57,7 @@ def read_config(
     api_key: str | None = None,
 ) -> LandmarkConfig | None:
     """Return the landmark config a collection was made with, or None if it is not there."""
-    folder = None if client is not None else _folder(location)
+    folder = None if client is not None else folder_of(location)
     if folder is not None and holds_edge(folder):
         metadata = read_edge_metadata(folder, collection)
     elif folder is not None and not (folder / _LOCAL_FILE).exists():
@@ -71,13 +71,6 @@ def read_config(
             backend.close()
     found = stored_description(metadata)
     return None if found is None else LandmarkConfig.from_dict(found.get("config"))
-
-
-def _folder(location: str | Path) -> Path | None:
-    text = str(location)
-    if text == ":memory:" or "://" in text or not text:
-        return None
-    return Path(location).expanduser()
 
 
 def _engine(folder: Path, wanted: Engine) -> Engine:
