@@ -184,7 +184,9 @@ class ClientBackend:
                 group_size=per_document,
                 with_payload=["document_id"],
                 # Landmarks have no graph to search; this keeps a server from sampling.
-                search_params=models.SearchParams(exact=True) if using == LANDMARKS else None,
+                search_params=models.SearchParams(exact=True)
+                if using == LANDMARKS and not self.is_local
+                else None,
             )
         return [
             Found(str(hit.id), str(group.id), min(max(float(hit.score), -1.0), 1.0))
