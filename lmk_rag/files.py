@@ -7,6 +7,7 @@ is never rewritten: offsets and line numbers of a `Document` are those of the fi
 from __future__ import annotations
 
 import codecs
+import importlib
 import re
 import stat
 import sys
@@ -148,7 +149,12 @@ class FileSource:
             module = require_extra("markitdown", "files", "reading PDF and Office files")
         except MissingExtraError as error:
             return error  # found out once, told for every file
-        return module.MarkItDown(enable_plugins=False)
+        # Its other converters would take a damaged file for plain text.
+        converter = module.MarkItDown(enable_builtins=False, enable_plugins=False)
+        converters = importlib.import_module("markitdown.converters")
+        for kind in ("Pdf", "Docx", "Pptx", "Xlsx", "Epub"):
+            converter.register_converter(getattr(converters, f"{kind}Converter")())
+        return converter
 
     def _convert(self, path: Path) -> str:
         if isinstance(self._converter, MissingExtraError):
@@ -160,13 +166,14 @@ class FileSource:
         except OSError:
             raise
         except Exception as error:  # converters raise whatever their parsers raise
-            if type(error).__name__ == "MissingDependencyException":
+            told = [line for line in str(error).splitlines() if line.strip()]
+            if "MissingDependencyException" in str(error):
                 raise MissingExtraError(
                     f"reading {path.suffix} files needs more of `markitdown`; install it with: "
                     "pip install 'lmk-rag[files]'"
                 ) from error
-            what = str(error).strip().splitlines()[:1] or [type(error).__name__]
-            raise InputError(f"markitdown could not convert it: {what[0]:.200}") from error
+            what = told[-1].strip(" -") if told else type(error).__name__
+            raise InputError(f"markitdown could not convert it: {what:.200}") from error
 
 
 def _checked_encoding(encoding: str) -> str:

@@ -1,7 +1,9 @@
 import io
 import os
 import random
+import re
 import sys
+import zipfile
 from contextlib import contextmanager
 
 import pytest
@@ -323,6 +325,68 @@ def test_documents_are_read_one_at_a_time(tree):
     assert next(documents).text == "A"
     (root / "b.txt").write_text("changed since")
     assert next(documents).text == "changed since"
+
+
+def pdf(text: str) -> bytes:
+    stream = f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 /MediaBox [0 0 612 792] >>",
+        b"<< /Type /Page /Parent 2 0 R /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    data, offsets = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(data))
+        data += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    table = b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    head = b"xref\n0 6\n0000000000 65535 f \n"
+    trailer = b"trailer\n<< /Size 6 /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % len(data)
+    return data + head + table + trailer
+
+
+def docx(path, text: str) -> None:
+    office = "http://schemas.openxmlformats.org"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{office}/package/2006/content-types">'
+        '<Default Extension="rels" '
+        'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+        '<Override PartName="/word/document.xml" ContentType="application/'
+        'vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{office}/package/2006/relationships">'
+        f'<Relationship Id="r" Type="{office}/officeDocument/2006/relationships/officeDocument" '
+        'Target="word/document.xml"/></Relationships>',
+        "word/document.xml": f'<w:document xmlns:w="{office}/wordprocessingml/2006/main">'
+        f"<w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body></w:document>",
+    }
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, content)
+
+
+def test_pdf_and_office_are_converted(tree):
+    pytest.importorskip("markitdown")
+    root = tree({"a.pdf": pdf("The pump stops"), "c.pdf": b"%PDF-1.4 broken", "d.txt": "text"})
+    docx(root / "b.docx", "The valve closes")
+    source, documents = read(root)
+    assert names(root, documents) == ["a.pdf", "b.docx", "d.txt"]
+    assert [d.text.strip() for d in documents] == ["The pump stops", "The valve closes", "text"]
+    assert [d.metadata["type"] for d in documents] == ["markitdown", "markitdown", "text"]
+    (reason,) = problems(root, source).values()
+    assert re.fullmatch("markitdown could not convert it: PdfConverter threw .*", reason)
+
+
+def test_pdf_without_the_extra_is_an_error_that_names_it(tree, monkeypatch):
+    monkeypatch.setitem(sys.modules, "markitdown", None)  # as where it is not installed
+    root = tree({"a.pdf": b"%PDF-1.4", "b.docx": b"PK", "d.txt": "text"})
+    source, documents = read(root)
+    assert names(root, documents) == ["d.txt"]
+    reason = (
+        "reading PDF and Office files needs `markitdown`; install it with: "
+        "pip install 'lmk-rag[files]'"
+    )
+    assert problems(root, source) == {"a.pdf": reason, "b.docx": reason}
 
 
 def test_html_keeps_every_offset(tree):

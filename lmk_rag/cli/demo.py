@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -88,7 +89,8 @@ def demo(
     say("")
     if store is not None:
         say("Ask more:")
-        say(f"  lmk-rag search 'YOUR QUESTION' --store {store} --collection {_COLLECTION}")
+        place = f"--store {shlex.quote(store)} --collection {_COLLECTION}"
+        say(f"  lmk-rag search 'YOUR QUESTION' {place}")
     say("Your own files:")
     say("  lmk-rag index PATH")
     say("  lmk-rag search 'YOUR QUESTION'")
@@ -106,7 +108,7 @@ def _index(store: QdrantStore, files: list[str]) -> int:
     deadline = time.monotonic() + _INDEXING_SECONDS
     with progress_bar("indexing", len(files), show=True) as advance:
         for done in range(0, len(files), _STEP):
-            if time.monotonic() > deadline:
+            if done and time.monotonic() > deadline:
                 return done
             store.add(FileSource(files[done : done + _STEP]).documents(), on_progress=advance)
     return len(files)

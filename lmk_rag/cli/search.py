@@ -179,7 +179,9 @@ def _highlighted(passage: Passage, start: int, end: int) -> Text:
 
 def _place(passage: Passage, start: int) -> str:
     line = passage.line + passage.text.count("\n", 0, start)
-    return printable(f"{shown(passage.document_id)}:{line}")
+    converted = passage.metadata.get("type") == "markitdown"
+    note = " (of the converted text)" if converted else ""
+    return printable(f"{shown(passage.document_id)}:{line}{note}")
 
 
 def _filter(conditions: list[str]) -> Filter | None:
