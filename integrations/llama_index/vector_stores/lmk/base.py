@@ -20,7 +20,6 @@ from llama_index.core.bridge.pydantic import (
     SerializeAsAny,
 )
 from llama_index.core.embeddings.loading import load_embed_model
-from llama_index.core.indices.query.embedding_utils import get_top_k_mmr_embeddings
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -33,6 +32,7 @@ from llama_index.core.vector_stores.types import (
 from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.vector_stores.lmk.embeddings import embeddings_of, encoder_of
 from llama_index.vector_stores.lmk.filters import build_filter
+from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import InputError
@@ -40,6 +40,7 @@ from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
 _LOG = logging.getLogger(__name__)
 _OPENING = threading.RLock()
+_PAGE = 256  # nodes asked for at once
 
 
 def _embed_model(value: object) -> object:
@@ -212,7 +213,9 @@ class LMKVectorStore(BasePydanticVectorStore):
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
         """Return the nodes that have one of the ids and fulfill the filters; all if none given."""
-        return [to_node(d.metadata, d.text) for d in self.store.get(self._ids(node_ids, filters))]
+        ids = self._ids(node_ids, filters)
+        pages = (self.store.get(ids[at : at + _PAGE]) for at in range(0, len(ids), _PAGE))
+        return [to_node(document.metadata, document.text) for page in pages for document in page]
 
     async def aget_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -241,13 +244,12 @@ class LMKVectorStore(BasePydanticVectorStore):
             )
         if query.query_embedding is None and query.query_str is None:
             raise InputError("the query has neither an embedding nor a text")
+        mmr, k = query.mode is VectorStoreQueryMode.MMR, query.similarity_top_k
         asked: Any = query.query_str
         if query.query_embedding is not None:
             asked = np.asarray(query.query_embedding, np.float32)
-        elif query.mode is VectorStoreQueryMode.MMR:
+        elif mmr and asked.strip():
             asked = self.store.encoder.encode_queries([asked])[0]
-        k = query.similarity_top_k
-        mmr = query.mode is VectorStoreQueryMode.MMR
         hits = Retriever(self.store).search_documents(
             asked,
             k=max(k, int(k * factor)) if mmr and k > 0 else k,
@@ -256,9 +258,14 @@ class LMKVectorStore(BasePydanticVectorStore):
             ),
         )
         found = {hit.document_id: hit.score for hit in hits}
-        if mmr:
-            found = self._diverse(asked.tolist(), list(found), k, query.mmr_threshold)
-        return self._result(found)
+        if mmr and found:
+            found = diverse(self.store, asked, list(found), k, query.mmr_threshold)
+        stored = self.store.get(list(found))
+        return VectorStoreQueryResult(
+            nodes=[to_node(document.metadata, document.text) for document in stored],
+            similarities=[found[document.id] for document in stored],
+            ids=[document.id for document in stored],
+        )
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """As `query`, off the event loop."""
@@ -277,36 +284,12 @@ class LMKVectorStore(BasePydanticVectorStore):
         where = build_filter(filters, node_ids=node_ids)
         return [info.id for info in self.store.documents(where)]
 
-    def _diverse(
-        self, query: list[float], ids: list[str], k: int, threshold: float | None
-    ) -> dict[str, float]:
-        vectors = self.store.document_vectors(ids)
-        ids = [id_ for id_ in ids if id_ in vectors]
-        scores, chosen = get_top_k_mmr_embeddings(
-            query,
-            [vectors[id_].tolist() for id_ in ids],
-            similarity_top_k=k,
-            embedding_ids=ids,
-            mmr_threshold=threshold,
-        )
-        return dict(zip(chosen, map(float, scores), strict=True))
-
-    def _result(self, found: Mapping[str, float]) -> VectorStoreQueryResult:
-        stored = self.store.get(list(found))
-        return VectorStoreQueryResult(
-            nodes=[to_node(document.metadata, document.text) for document in stored],
-            similarities=[found[document.id] for document in stored],
-            ids=[document.id for document in stored],
-        )
-
     def __getstate__(self) -> dict[str, Any]:
         if self.qdrant_client is not None:
             raise TypeError("a store on a client of yours can't be pickled; give it a location")
-        private, self.__pydantic_private__ = self.__pydantic_private__, None
-        try:  # an open store is no setting, and the base class would try to pickle it
-            return super().__getstate__()
-        finally:
-            self.__pydantic_private__ = private
+        bare = self.model_copy()
+        bare.__pydantic_private__ = None  # an open store is no setting
+        return super(LMKVectorStore, bare).__getstate__()
 
 
 def _refuse_faults(problems: Iterable[Skipped]) -> None:
