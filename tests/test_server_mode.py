@@ -1,0 +1,208 @@
+"""What a server is sent, and how its failures are told; the engine is the local one."""
+
+import numpy as np
+import pytest
+from qdrant_client import QdrantClient, models
+from qdrant_client.http.exceptions import UnexpectedResponse
+
+from lmk_rag import Document, QdrantStore, Retriever
+from lmk_rag.errors import LMKError, StoreError
+from lmk_rag.store import And, Eq, Or
+from lmk_rag.store.backend import ClientBackend
+from lmk_rag.store.points import LANDMARKS, SECTIONS
+
+
+class RecordingClient(QdrantClient):
+    """A client that keeps what it is asked, and may refuse."""
+
+    def __init__(self, location):
+        super().__init__(location)
+        self.calls = []
+        self.refuse = None
+
+    def _note(self, name, kwargs):
+        self.calls.append((name, kwargs))
+        if self.refuse is not None:
+            raise self.refuse
+
+    def create_payload_index(self, collection, field, schema, **kwargs):
+        self._note("index", {"field": field, "schema": schema})
+        return super().create_payload_index(collection, field, schema, **kwargs)
+
+    def query_points_groups(self, collection, **kwargs):
+        self._note("query", kwargs)
+        return super().query_points_groups(collection, **kwargs)
+
+    def upsert(self, collection, points, **kwargs):
+        self._note("upsert", kwargs | {"points": points})
+        return super().upsert(collection, points, **kwargs)
+
+    def delete(self, collection, selector, **kwargs):
+        self._note("delete", kwargs | {"selector": selector})
+        return super().delete(collection, selector, **kwargs)
+
+    def scroll(self, collection, **kwargs):
+        self._note("scroll", kwargs)
+        return super().scroll(collection, **kwargs)
+
+
+@pytest.fixture
+def client():
+    client = RecordingClient(":memory:")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def store(client, word_encoder):
+    store = QdrantStore("docs", encoder=word_encoder(), client=client)
+    store._backend = ClientBackend(client, "docs", owned=False)
+    store.add([Document("a", "apples and anchors", {"n": 1}), Document("b", "boats")])
+    return store
+
+
+def asked(client, name):
+    return [kwargs for called, kwargs in client.calls if called == name]
+
+
+def test_our_own_fields_are_indexed(client, store):
+    assert [(call["field"], call["schema"]) for call in asked(client, "index")] == [
+        ("document_id", "keyword"), ("revision", "keyword"), ("segment", "integer")
+    ]  # fmt: skip
+
+
+def test_both_stages_are_one_query_with_the_filter_in_each(client, store):
+    client.calls.clear()
+    Retriever(store, candidates=50).search("apples", k=3, mode="two-stage", filter=Eq("n", 1))
+    (query,) = asked(client, "query")
+    assert query["using"] == LANDMARKS
+    assert query["group_by"] == "document_id"
+    assert (query["limit"], query["group_size"]) == (3, 1)
+    assert np.shape(query["query"]) == (1, 32)  # a list of rows, as multi-vectors need
+    prefetch = query["prefetch"]
+    assert (prefetch.using, prefetch.limit) == (SECTIONS, 50)
+    assert np.shape(prefetch.query) == (1, 32)
+    assert (
+        prefetch.filter
+        == query["query_filter"]
+        == models.Filter(
+            must=[models.FieldCondition(key="metadata.n", range=models.Range(gte=1, lte=1))]
+        )
+    )
+
+
+def test_candidates_are_at_least_twice_the_answers(client, store):
+    Retriever(store, candidates=1).search("apples", k=40, mode="two-stage")
+    assert asked(client, "query")[-1]["prefetch"].limit == 80
+
+
+def test_writes_wait_and_prune_by_the_revisions_that_were_there(client, store):
+    (before,) = (info.revision for info in store.documents() if info.id == "a")
+    client.calls.clear()
+    store.add([Document("a", "another text")])
+    order = [name for name, _ in client.calls]
+    assert order.index("upsert") < order.index("delete")
+    (upsert,), (delete,) = asked(client, "upsert"), asked(client, "delete")
+    assert upsert["wait"] is delete["wait"] is True
+    (condition,) = delete["selector"].filter.must
+    assert (condition.key, condition.match.any) == ("revision", [before])
+
+
+def test_of_two_writers_at_once_neither_deletes_what_the_other_wrote(client, store):
+    class Meanwhile:
+        """Writes another revision just before ours, as another process may."""
+
+        def __getattr__(self, name):
+            return getattr(store._backend_before, name)
+
+        def upsert(self, points):
+            store._backend = store._backend_before
+            store.add([Document("a", "text of the other writer")])
+            store._backend_before.upsert(points)
+
+    store._backend_before, store._backend = store._backend, Meanwhile()
+    store.add([Document("a", "our text")])
+    texts = {r.payload["text"] for r in store._backend.scroll(None, fields=["text"])}
+    assert texts == {"our text", "text of the other writer", "boats"}
+    store.add([Document("a", "our text")])
+    assert store.get(["a"])[0].text == "our text"
+    assert store._backend.count() == store.count() == 2
+
+
+def test_empty_requests_are_never_sent(client, store):
+    client.calls.clear()
+    assert store.get([]) == []
+    assert store.delete([]) == store.delete(["no such id"]) == 0
+    assert store.document_vectors([]) == {}
+    assert store.segments([], landmarks=True) == {}
+    store.add([])
+    store.add([Document("blank", " ")])
+    assert asked(client, "upsert") == asked(client, "delete") == []
+
+
+def test_unchanged_documents_cost_one_look_and_no_write(client, store):
+    client.calls.clear()
+    report = store.add([Document("b", "boats")])
+    assert report.unchanged == ["b"]
+    assert [name for name, _ in client.calls] == ["scroll"]
+
+
+def test_filters_that_match_nothing_or_everything_are_sent_as_such(client, store):
+    retriever = Retriever(store)
+    assert retriever.search("apples", filter=Or()) == []
+    assert asked(client, "query")[-1]["query_filter"] == models.Filter(
+        must=[models.HasIdCondition(has_id=[])]
+    )
+    assert len(retriever.search("apples", filter=And())) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnexpectedResponse(500, "Internal", b'{"status": "out of memory"}', None),
+        ValueError("refused"),
+    ],
+)
+def test_a_refusal_is_a_store_error_with_its_words(client, store, error):
+    client.refuse = error
+    for use in (
+        lambda: store.add([Document("c", "text")]),
+        lambda: store.get(["a"]),
+        lambda: list(store.documents()),
+        lambda: Retriever(store).search("apples"),
+    ):
+        with pytest.raises(StoreError, match=r"out of memory|refused") as caught:
+            use()
+        assert "'docs'" in str(caught.value)
+        assert caught.value.__cause__ is error
+
+
+def test_a_server_that_is_not_there_is_a_store_error(word_encoder):
+    with pytest.raises(StoreError, match=r"[Cc]onnect") as caught:
+        QdrantStore("docs", encoder=word_encoder(), location="http://127.0.0.1:9", timeout=2)
+    assert isinstance(caught.value, LMKError)
+
+
+def test_a_server_without_collection_metadata_is_refused(word_encoder):
+    class Old(QdrantClient):
+        def create_collection(self, collection, *, metadata, **kwargs):
+            return super().create_collection(collection, **kwargs)
+
+    client = Old(":memory:")
+    with pytest.raises(StoreError, match=r"1\.16 or later"):
+        QdrantStore("docs", encoder=word_encoder(), client=client)
+    client.close()
+
+
+def test_scores_of_a_server_are_cut_to_the_range_of_a_cosine(store):
+    class Generous:
+        def __getattr__(self, name):
+            return getattr(store._backend.client, name)
+
+        def query_points_groups(self, *args, **kwargs):
+            point = models.ScoredPoint(id="x", version=0, score=1.0000002)
+            return models.GroupsResult(groups=[models.PointGroup(id="a", hits=[point])])
+
+    backend = ClientBackend(Generous(), "docs", owned=False)
+    found = backend.search(np.ones(32, np.float32), using=LANDMARKS, limit=1)
+    assert [hit.score for hit in found] == [1.0]
