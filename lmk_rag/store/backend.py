@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # it ships no types
@@ -245,16 +246,31 @@ def connect(
         return QdrantClient(":memory:")
     if folder is None:
         key = api_key or os.environ.get("QDRANT_API_KEY")
-        return QdrantClient(url=text, api_key=key, prefer_grpc=prefer_grpc, timeout=timeout)
+        return QdrantClient(
+            url=text,
+            api_key=key,
+            prefer_grpc=prefer_grpc,
+            timeout=timeout,
+            check_compatibility=False,  # it asks and warns from a thread; the store checks itself
+        )
     try:
         return QdrantClient(path=str(folder), force_disable_check_same_thread=True)
     except Exception as error:
+        _close_lock_files(error)
         if not isinstance(error, RuntimeError) or "already accessed" not in str(error):
             raise StoreError(f"the store at {folder} can't be opened: {error!r}") from error
         raise StoreLockedError(
             f"the store at {folder} is open in another process or client; close that one, or run "
             "a Qdrant server and use its URL"
         ) from None
+
+
+def _close_lock_files(error: Exception) -> None:
+    """Close the lock file that a client leaves open when its constructor fails."""
+    for frame, _ in walk_tb(error.__traceback__):
+        lock_file = getattr(frame.f_locals.get("self"), "_flock_file", None)
+        if lock_file is not None:
+            lock_file.close()
 
 
 _LOCKS: weakref.WeakKeyDictionary[QdrantClient, tuple[threading.RLock, threading.RLock]]

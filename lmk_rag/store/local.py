@@ -18,7 +18,6 @@ from lmk_rag.store.points import Point
 from lmk_rag.types import Floats
 
 _EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
-_PAGE = 256
 
 # Stores on one client share its vectors, as they share its lock.
 _INDEXES: weakref.WeakKeyDictionary[QdrantClient, dict[str, MemoryIndex]]
@@ -78,15 +77,14 @@ class LocalBackend:
     def scroll(
         self, where: Where, *, fields: Sequence[str], vectors: Sequence[str] = ()
     ) -> Iterator[Record]:
-        """Yield all points that fulfill `where`, a page at a time."""
+        """Yield all points that fulfill `where`, as they were when the first was asked for."""
         with self._inner.lock:
             ids = self._ids(where)
-        if ids is None:
-            yield from self._inner.scroll(None, fields=fields, vectors=vectors)
-            return
-        for first in range(0, len(ids), _PAGE):
-            page = ids[first : first + _PAGE]
-            yield from self._inner.fetch(page, fields=fields, vectors=vectors).values()
+            if ids is None:
+                records = list(self._inner.scroll(None, fields=fields, vectors=vectors))
+            else:
+                records = list(self._inner.fetch(ids, fields=fields, vectors=vectors).values())
+        yield from records
 
     def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
         """Return the named points that exist, vectors from memory where they are there."""
