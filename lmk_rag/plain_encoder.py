@@ -66,15 +66,16 @@ class PlainEncoder:
             raise InputError(
                 f"{self.name!r} gave vectors of width {rows.shape[1]}; expected {self.dim}"
             )
-        norms = np.linalg.norm(rows, axis=1)
-        bad = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
+        peaks = np.abs(rows).max(axis=1, keepdims=True)
+        bad = np.flatnonzero(~np.isfinite(peaks) | (peaks == 0))
         if len(bad):
             raise NonFiniteError(f"{self.name!r} gave NaN, infinity or zeros for text {bad[0]}")
-        return np.asarray(rows / norms[:, None], np.float32)
+        rows = rows / peaks  # so that no square overflows
+        return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
 
 def _rows(embed: Embed, texts: list[str], name: str) -> NDArray[np.float64]:
-    """Call the function and return its (B, D) answer, in a width that no square overflows."""
+    """Call the function and return its (B, D) answer."""
     try:
         rows = np.asarray(embed(texts), np.float64)
     except ValueError as error:

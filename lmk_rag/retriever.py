@@ -198,15 +198,16 @@ def _best(passages: list[Passage]) -> list[Passage]:
 def _unit(vector: Floats, width: int) -> Floats:
     try:
         wide = np.asarray(vector, np.float64)
-        norm = float(np.linalg.norm(wide)) if wide.shape == (width,) else np.nan
     except (TypeError, ValueError):
         raise InputError(f"the query array holds {vector.dtype}; expected numbers") from None
-    if not np.isfinite(norm) or norm == 0:
+    peak = np.abs(wide).max() if wide.shape == (width,) else np.nan
+    if not np.isfinite(peak) or peak == 0:
         raise InputError(
             f"the query vector has shape {vector.shape}; expected ({width},), with finite values "
             "of which one at least is not 0"
         )
-    return np.asarray(wide / norm, np.float32)
+    wide = wide / peak  # so that no square overflows
+    return np.asarray(wide / np.linalg.norm(wide), np.float32)
 
 
 def _check_positive(name: str, value: object) -> None:
