@@ -7,6 +7,7 @@ local mode; `Range` on numbers of 2**53 and more compares float64 on a server.
 
 import re
 from datetime import date, datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -20,30 +21,49 @@ from lmk_rag.plain_encoder import PlainEncoder
 from lmk_rag.store import And, Eq, Exists, In, Not, Or, Range
 from lmk_rag.store.filters import FieldIs, translate
 
+ENGINES = ["memory", "server path"] + ["edge"] * (find_spec("qdrant_edge") is not None)
 
-def make_store(metadata):
+
+def make_store(metadata, engine="memory", folder=None):
     """One document per entry, with ids "0", "1", ..."""
     encoder = PlainEncoder(
         lambda texts: [[1.0, len(text)] for text in texts],
         lambda texts: [[1.0, 1.0] for _ in texts],
         name="fixed",
     )
-    store = QdrantStore("docs", encoder=encoder)
+    if engine == "edge":
+        store = QdrantStore("docs", encoder=encoder, location=folder, engine="edge")
+    else:
+        store = QdrantStore("docs", encoder=encoder)
+    if engine == "server path":
+        store._backend = store._backend._inner
     report = store.add(Document(str(i), f"text {i}", m) for i, m in enumerate(metadata))
     assert report.skipped == []
     return store
 
 
-def matches(metadata, where):
+@pytest.fixture(scope="module", params=ENGINES)
+def matches(request, tmp_path_factory):
     """The indexes of the entries that fulfill a filter, by every way to ask."""
-    with make_store(metadata) as store:
+    stores = {}
+
+    def select(metadata, where):
+        key = repr(metadata)
+        if key not in stores:
+            stores[key] = make_store(metadata, request.param, tmp_path_factory.mktemp("store"))
+        store = stores[key]
         listed = sorted(int(info.id) for info in store.documents(where))
         assert store.count(where) == len(listed)
-        n = len(metadata) or 1
         for mode in ("exact", "two-stage", "document"):
-            hits = Retriever(store).search_documents("text", k=n, filter=where, mode=mode)
+            hits = Retriever(store).search_documents(
+                "text", k=len(metadata), filter=where, mode=mode
+            )
             assert sorted(int(hit.document_id) for hit in hits) == listed
-    return listed
+        return listed
+
+    yield select
+    for store in stores.values():
+        store.close()
 
 
 FIELD_CASE = [
@@ -64,7 +84,7 @@ FIELD_CASE = [
     ],
     ids=repr,
 )
-def test_field_case_filters_are_applied_exactly(where, expected):
+def test_field_case_filters_are_applied_exactly(matches, where, expected):
     assert matches(FIELD_CASE, where) == expected
 
 
@@ -112,7 +132,7 @@ ALL = list(range(15))
     ],
     ids=repr,
 )
-def test_each_filter_selects_exactly(where, expected):
+def test_each_filter_selects_exactly(matches, where, expected):
     assert matches(VALUES, where) == expected
 
 
@@ -144,11 +164,11 @@ KEYS = [
         ("document_id", []),
     ],
 )
-def test_keys_reach_into_nested_objects_and_lists(key, expected):
+def test_keys_reach_into_nested_objects_and_lists(matches, key, expected):
     assert matches(KEYS, Eq(key, 1)) == expected
 
 
-def test_a_place_in_a_list_can_be_named():
+def test_a_place_in_a_list_can_be_named(matches):
     assert matches(KEYS, Eq("list[1]", 8)) == [5]
     assert matches(KEYS, Eq("list[0]", 8)) == []
     assert matches(KEYS, Eq("list[]", 8)) == matches(KEYS, Eq("list", 8)) == [5]
@@ -181,7 +201,7 @@ CONVERTED = [
 
 
 @pytest.mark.parametrize(("value", "stored"), CONVERTED, ids=repr)
-def test_values_are_converted_as_metadata_is(value, stored):
+def test_values_are_converted_as_metadata_is(matches, value, stored):
     metadata = [{"v": value}, {"v": stored}, {"v": "other"}, {"v": [stored]}]
     assert matches(metadata, Eq("v", value)) == [0, 1, 3]
     assert matches(metadata, In("v", ["no", value])) == [0, 1, 3]
@@ -272,7 +292,7 @@ DATES = [
     ],
     ids=repr,
 )
-def test_ranges_of_dates_compare_moments(where, expected):
+def test_ranges_of_dates_compare_moments(matches, where, expected):
     assert matches(DATES, where) == expected
 
 
