@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import signal
@@ -565,3 +566,16 @@ def test_a_terminal_that_lacks_characters_gets_question_marks(project):
     assert "Traceback" not in stderr
     stdout, _ = start("search", "pump", "--json", **options).communicate(timeout=120)
     assert json.loads(stdout)[0]["text"] == "Größe 日本 pump"
+
+
+def test_progress_moves_within_a_group_and_ends_at_the_number_decided(bert):
+    moves = []
+    watched = importlib.import_module("lmk_rag.cli.index")._WatchedEncoder(bert, moves.append)
+    texts = [f"Text {i} about pumps. " * 2000 for i in range(5)] + ["short", "shorter"]
+    found = watched.encode_documents(texts)
+    assert len(moves) > 2
+    assert sum(moves) == 7
+    watched.settle(9)  # two more were unchanged
+    assert sum(moves) == 9
+    for one, other in zip(found, bert.encode_documents(texts), strict=True):
+        np.testing.assert_allclose(one.landmarks, other.landmarks, atol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,8 +33,10 @@ from lmk_rag.listing import real_path
 from lmk_rag.progress import progress_bar
 
 if TYPE_CHECKING:
-    from lmk_rag.store import AddReport, QdrantStore
+    from lmk_rag import Document, DocumentEmbedding, QdrantStore
+    from lmk_rag.store import AddReport, DocumentEncoder
 
+_CHARS_AT_ONCE = 8  # per token of a batch: two batches
 _EXAMPLES = 3  # files named per reason, when many fail for the same one
 
 
@@ -71,7 +74,7 @@ def index(
     source = open_source(paths, encoding=encoding, stdin_id=stdin_id, exclude=store)
     if len(source) or prune:
         with open_store(store, collection, choice) as opened:
-            report = _add(opened, source)
+            report = add_documents(opened, source.documents(), len(source))
             gone = _prune(opened, source) if prune else []
     else:
         from lmk_rag.store import AddReport
@@ -134,9 +137,42 @@ def say_problems(problems: list[FileProblem]) -> None:
             say_error(f"and {counted(len(paths) - _EXAMPLES, 'more file')}: {reason}")
 
 
-def _add(store: QdrantStore, source: FileSource) -> AddReport:
-    with progress_bar("indexing", len(source), show=True) as advance:
-        return store.add(source.documents(), on_progress=advance)
+def add_documents(store: QdrantStore, documents: Iterable[Document], total: int) -> AddReport:
+    """Store documents under a progress bar that moves as each few are encoded."""
+    with progress_bar("indexing", total, show=True) as advance:
+        encoder = _WatchedEncoder(store.encoder, advance)
+        store.encoder = encoder
+        return store.add(documents, on_progress=encoder.settle)
+
+
+class _WatchedEncoder:
+    """An encoder that tells how far it is: the store itself tells only when a group is written."""
+
+    def __init__(self, encoder: DocumentEncoder, advance: Callable[[int], None]) -> None:
+        self.name, self.dim, self.fingerprint = encoder.name, encoder.dim, encoder.fingerprint
+        self.config, self.batch_tokens = encoder.config, encoder.batch_tokens
+        self.encode_queries = encoder.encode_queries
+        self._encode = encoder.encode_documents
+        self._advance = advance
+        self._ahead = 0
+
+    def encode_documents(self, texts: list[str], /) -> list[DocumentEmbedding]:
+        """Encode texts a few batches at a time: enough to fill each one."""
+        embeddings: list[DocumentEmbedding] = []
+        few: list[str] = []
+        for i, text in enumerate(texts, 1):
+            few.append(text)
+            if i == len(texts) or sum(map(len, few)) >= _CHARS_AT_ONCE * self.batch_tokens:
+                embeddings += self._encode(few)
+                self._advance(len(few))
+                self._ahead += len(few)
+                few = []
+        return embeddings
+
+    def settle(self, decided: int) -> None:
+        """Count what the store has decided since the last call, which was partly told before."""
+        self._advance(decided - self._ahead)
+        self._ahead = 0
 
 
 def _prune(store: QdrantStore, source: FileSource) -> list[str]:
