@@ -24,7 +24,7 @@ class Document:
     Attributes:
         id: any non-empty string; comes back unchanged with every passage.
         text: the text; never rewritten, so offsets into it stay true.
-        metadata: JSON-like values (see `lmk_rag.store.payload` for the rule), kept under a
+        metadata: JSON-like values (see `lmk_rag.store.metadata` for the rule), kept under a
             key of their own in the store.
     """
 
@@ -132,7 +132,8 @@ class DocumentHit:
 
     Attributes:
         document_id, metadata: those of the document (a fresh metadata dict per hit).
-        score: cosine of the query and the document's best landmark, in [-1, 1].
+        score: cosine of the query and the document's best landmark, in `document` mode and the
+            document's vector, in [-1, 1].
     """
 
     document_id: str

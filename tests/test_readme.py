@@ -64,6 +64,12 @@ def test_block_runs(language, code, folder, environment):
         if command.startswith("make "):  # running it would run this test again
             command = f"{shutil.which('make')} -n -C {ROOT} {command.removeprefix('make ')}"
         done = subprocess.run(
-            command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"

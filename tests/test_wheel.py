@@ -35,7 +35,9 @@ def sources(folder: str) -> set[str]:
 def test_the_wheel_holds_exactly_the_three_import_packages(wheel):
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert held == (
-        sources("lmk_rag") | sources("integrations/langchain_lmk") | sources("integrations/llama_index")
+        sources("lmk_rag")
+        | sources("integrations/langchain_lmk")
+        | sources("integrations/llama_index")
     )
 
 
@@ -47,7 +49,11 @@ def test_the_wheel_is_typed_and_licensed(wheel):
 
 
 def test_the_llama_index_namespace_stays_open(wheel):
-    above = {"llama_index/__init__.py", "llama_index/py.typed", "llama_index/embeddings/__init__.py"}
+    above = {
+        "llama_index/__init__.py",
+        "llama_index/py.typed",
+        "llama_index/embeddings/__init__.py",
+    }
     assert above.isdisjoint(wheel.namelist())
 
 
