@@ -19,7 +19,11 @@ def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     batches: list[list[int]] = []
     longest = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if batches and longest * (len(batches[-1]) + 1) <= budget:
+        padded = longest * len(batches[-1]) if batches else 0
+        # A batch that is half full ends where the length changes: without padding it needs no
+        # mask, and the model is quicker without one.
+        even = lengths[index] == longest or padded < budget // 2
+        if batches and padded + longest <= budget and even:
             batches[-1].append(index)
         else:
             batches.append([index])

@@ -39,7 +39,7 @@ class LandmarkConfig:
     granularity: int = 32
     boundary: Boundary = "word"
     max_length: int | None = None
-    overlap: int = 64
+    overlap: int = 32
     query_prompt: str | None = ""
     document_prompt: str | None = ""
     on_overflow: Overflow = "window"

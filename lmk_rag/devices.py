@@ -38,7 +38,7 @@ def choose_dtype(dtype: str, device: torch.device) -> torch.dtype:
 
 def default_batch_tokens(device: torch.device) -> int:
     """Return padded tokens per batch: what fits the caches of a CPU, or fills a GPU."""
-    return 4_096 if device.type == "cpu" else 65_536
+    return 2_048 if device.type == "cpu" else 65_536
 
 
 def _native_bfloat16(device: torch.device) -> bool:

@@ -111,11 +111,27 @@ def tile(characters: Ints) -> Ints:
 
 
 def window_runs(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tuple[int, int, int]]:
-    """Fill windows with whole stretches.
+    """Share whole stretches out over as few windows as hold them, of about even size.
+
+    Even windows leave no short rest without context, pad less in a batch and attend less.
 
     Returns:
         per window: first context stretch, first stretch of its own, end (exclusive).
     """
+    runs = _fill(costs, tokens, room, overlap)
+    low, high = int(costs.max()), room
+    while len(runs) > 1 and low < high:
+        middle = (low + high) // 2
+        fewer = _fill(costs, tokens, middle, overlap)
+        if len(fewer) > len(runs):
+            low = middle + 1
+        else:
+            high, runs = middle, fewer
+    return runs
+
+
+def _fill(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Fill one window after the other."""
     total = np.concatenate(([0], np.cumsum(costs)))
     total_tokens = np.concatenate(([0], np.cumsum(tokens)))
     runs: list[tuple[int, int, int]] = []
