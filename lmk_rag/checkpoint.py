@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from lmk_rag.config import LandmarkConfig
+from lmk_rag.config import DEFAULT_NAME, LandmarkConfig
 from lmk_rag.dense import PICKLES, load_dense, save_dense
 from lmk_rag.errors import CheckpointError, ConfigError, UnsafeCheckpointError, require_extra
 from lmk_rag.pooling import Pooling
@@ -78,7 +78,7 @@ def load_checkpoint(
         MissingExtraError: `model` is None and the default model is not installed.
     """
     folder = default_model() if model is None else _find(model, trust_remote_code)
-    name = "default (all-MiniLM-L6-v2)" if model is None else str(model)
+    name = DEFAULT_NAME if model is None else str(model)
     try:
         settings = _read_own(folder) or read_modules(folder)
         _refuse_unsafe(settings.transformer, name, trust_remote_code)

@@ -21,7 +21,7 @@ from typing import Any
 
 from lmk_rag.errors import InputError, MissingExtraError, require_extra
 from lmk_rag.html_text import blank_markup
-from lmk_rag.listing import FileEntry, Target, is_under, list_files, reason_of
+from lmk_rag.listing import Target, is_under, list_files, reason_of
 from lmk_rag.types import Document
 
 _HTML = (".html", ".htm", ".xhtml")
@@ -71,7 +71,7 @@ class FileSource:
         self._stdin_id = stdin_id if "-" in paths else None
         self._targets = [Target.of(path) for path in dict.fromkeys(paths) if path != "-"]
         listing = list_files(self._targets, exclude=exclude)
-        self._entries = listing.files
+        self._named = listing.files
         self._unread = listing.unread
         self._found = set(listing.files)
         self.missing = listing.missing
@@ -80,7 +80,7 @@ class FileSource:
 
     def __len__(self) -> int:
         """How many documents there are to read, standard input included."""
-        return len(self._entries) + (self._stdin_id is not None)
+        return len(self._named) + (self._stdin_id is not None)
 
     def documents(self) -> Iterator[Document]:
         """Yield a document per readable file; what can't be read goes to `problems`."""
@@ -94,8 +94,8 @@ class FileSource:
                 is_html = self._stdin_id.lower().endswith(_HTML)
                 metadata = {"type": "html" if is_html else "text"}
                 yield Document(self._stdin_id, blank_markup(text) if is_html else text, metadata)
-        for document_id, entry in sorted(self._entries.items()):
-            document = self._try_reading(document_id, entry)
+        for document_id, named in sorted(self._named.items()):
+            document = self._try_reading(document_id, named=named)
             if document is not None:
                 yield document
 
@@ -114,11 +114,11 @@ class FileSource:
         """Whether the given path or pattern speaks about the document id."""
         return any(t.covers(document_id) for t in self._targets if t.given == given)
 
-    def _try_reading(self, document_id: str, entry: FileEntry) -> Document | None:
+    def _try_reading(self, document_id: str, *, named: bool) -> Document | None:
         try:
-            return self._read(document_id, entry)
+            return self._read(document_id)
         except NotTextError as error:
-            if entry.named:
+            if named:
                 self.problems.append(FileProblem(document_id, str(error)))
             else:
                 self._found.discard(document_id)
@@ -129,7 +129,7 @@ class FileSource:
             self.problems.append(FileProblem(document_id, str(error)))
         return None
 
-    def _read(self, document_id: str, entry: FileEntry) -> Document:
+    def _read(self, document_id: str) -> Document:
         path = Path(document_id)
         if not stat.S_ISREG(path.stat().st_mode):
             raise NotTextError("not a regular file; pipe it in and read it as '-'")
@@ -140,8 +140,8 @@ class FileSource:
             text = decode(path.read_bytes(), self._encoding)
             if suffix in _HTML:
                 kind, text = "html", blank_markup(text)
-        metadata = {"path": document_id[len(entry.root) :].lstrip("/"), "root": entry.root}
-        return Document(document_id, text, {**metadata, "type": kind})
+        # Nothing that depends on where the command ran: it would make every file a changed one.
+        return Document(document_id, text, {"path": document_id, "name": path.name, "type": kind})
 
     @cached_property
     def _converter(self) -> Any:

@@ -20,36 +20,23 @@ _BINARY_SUFFIXES = frozenset(_BINARY.split())
 _MAGIC = frozenset("*?[")
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """A file to read.
-
-    Attributes:
-        root: the folder it was listed from, absolute; for a file named itself, its folder.
-        named: whether it was named itself rather than met in a folder.
-    """
-
-    root: str
-    named: bool
-
-
 @dataclass
 class Listing:
     """What paths mean.
 
     Attributes:
-        files: by document id.
+        files: document ids, and whether each was named itself rather than met in a folder.
         unread: files and folders that could not be listed or must not be read, with the reason.
         missing: given paths and patterns that name nothing.
         not_text: how many files were left out because their suffix says that they are binary.
     """
 
-    files: dict[str, FileEntry] = field(default_factory=dict)
+    files: dict[str, bool] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     not_text: int = 0
 
-    def add(self, path: Path, entry: FileEntry) -> None:
+    def add(self, path: Path, *, named: bool) -> None:
         """Note a file; of two entries for one file the named one counts."""
         name = path.as_posix()
         try:
@@ -58,8 +45,7 @@ class Listing:
             printable = os.fsencode(name).decode("utf-8", "replace")
             self.unread[printable] = "its name is not valid UTF-8"
             return
-        if entry.named or name not in self.files:
-            self.files[name] = entry
+        self.files[name] = named or self.files.get(name, False)
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ def _list_target(target: Target, listing: Listing, exclude: Path | None) -> None
     elif target.pattern:
         listing.missing.append(target.given)
     else:
-        listing.add(target.base, FileEntry(target.base.parent.as_posix(), named=True))
+        listing.add(target.base, named=True)
 
 
 class _Walk:
@@ -185,7 +171,7 @@ class _Walk:
         if path.suffix.lower() in _BINARY_SUFFIXES:
             self._listing.not_text += 1
         else:
-            self._listing.add(path, FileEntry(self._target.base.as_posix(), named=False))
+            self._listing.add(path, named=False)
 
     def _follow(self, link: Path) -> None:
         base = self._target.base

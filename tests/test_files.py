@@ -51,10 +51,10 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tree):
     assert len(source) == 4
 
 
-def test_metadata_is_path_root_and_type_and_nothing_that_a_touch_would_change(tree):
+def test_metadata_is_path_name_and_type_and_nothing_that_a_touch_would_change(tree):
     root = tree({"a/z.py": "Z"})
     _, (document,) = read(root)
-    expected = {"path": "a/z.py", "root": root.as_posix(), "type": "text"}
+    expected = {"path": (root / "a/z.py").as_posix(), "name": "z.py", "type": "text"}
     assert document.metadata == expected
     os.utime(root / "a/z.py", (1, 1))
     assert list(FileSource([str(root)]).documents()) == [document]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lmk_rag.config import LandmarkConfig
+from lmk_rag.config import DEFAULT_NAME, LandmarkConfig
 from lmk_rag.errors import CollectionMismatchError, StoreError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _describe(location: str, collection: str) -> Description | None:
         raise CollectionMismatchError(f"collection {collection!r} was not made by lmk-rag")
     name = str(found["model"])
     return Description(
-        model=None if name.startswith("default (") else name,
+        model=None if name == DEFAULT_NAME else name,
         name=name,
         dim=found["width"],
         fingerprint=found["fingerprint"],

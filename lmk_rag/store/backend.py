@@ -39,12 +39,16 @@ class ClientBackend:
         client: a synchronous client.
         collection: its name there.
         owned: close the client with the store.
+        place: what errors call it.
     """
 
-    def __init__(self, client: QdrantClient, collection: str, *, owned: bool) -> None:
+    def __init__(
+        self, client: QdrantClient, collection: str, *, owned: bool, place: str = "your client"
+    ) -> None:
         self.client = client
         self.collection = collection
         self._owned = owned
+        self._place = place
         if isinstance(client, AsyncQdrantClient):
             raise InputError("client is an AsyncQdrantClient; expected a QdrantClient")
         self.is_local = isinstance(getattr(client, "_client", None), QdrantLocal)
@@ -211,7 +215,9 @@ class ClientBackend:
             try:
                 yield
             except (ApiException, grpc.RpcError, ValueError) as error:
-                raise StoreError(f"Qdrant, collection {self.collection!r}: {error}") from error
+                raise StoreError(
+                    f"Qdrant at {self._place}, collection {self.collection!r}: {error}"
+                ) from error
 
 
 def folder_of(location: str | Path) -> Path | None:

@@ -45,7 +45,7 @@ def open_backend(
     if folder is not None and _engine(folder, engine) == "edge":
         return EdgeBackend(folder, collection)
     opened = client or connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
-    inner = ClientBackend(opened, collection, owned=client is None)
+    inner = _client_backend(opened, collection, client, location)
     return LocalBackend(inner) if inner.is_local else inner
 
 
@@ -64,13 +64,21 @@ def read_config(
         return None  # looking must not make a folder
     else:
         opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
-        backend = ClientBackend(opened, collection, owned=client is None)
+        backend = _client_backend(opened, collection, client, location)
         try:
             metadata = backend.read_metadata()
         finally:
             backend.close()
     found = stored_description(metadata)
     return None if found is None else LandmarkConfig.from_dict(found.get("config"))
+
+
+def _client_backend(
+    opened: QdrantClient, collection: str, given: QdrantClient | None, location: str | Path
+) -> ClientBackend:
+    if given is not None:
+        return ClientBackend(opened, collection, owned=False)
+    return ClientBackend(opened, collection, owned=True, place=str(location))
 
 
 def _engine(folder: Path, wanted: Engine) -> Engine:

@@ -130,7 +130,7 @@ def check_description(collection: str, metadata: Json, encoder: DocumentEncoder)
         CollectionMismatchError: says what was found and expected; nothing is changed.
     """
     found = stored_description(metadata)
-    remedy = "use another collection name, or delete this one yourself and index again"
+    remedy = "use another collection name or store"
     if found is None:
         raise CollectionMismatchError(
             f"collection {collection!r} was not made by lmk-rag (it has no {_KEY!r} metadata); "
