@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmk_rag.boundaries import edge_strength
 from lmk_rag.scoring import row_scores
 from lmk_rag.types import Floats, Ints
 
 _SENTENCE, _LINE = 2, 1  # grades of `edge_strength`
+_MARGIN = 200  # characters of context that tell a sentence end from an abbreviation
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,6 @@ def best_stretches(
         n: how many.
     """
     scores = row_scores(query, rows)
-    strength = edge_strength(text)
     free = np.ones(len(scores), np.bool_)
     found: list[Stretch] = []
     for best in np.argsort(-scores, kind="stable").tolist():
@@ -56,6 +57,7 @@ def best_stretches(
             break
         if not free[best]:
             continue
+        strength = _strength_near(text, spans, tokens, best, budget)
         broken = [bool(strength[at] < _LINE) for at in spans[best]]
         first, last = _grow(best, scores, tokens, free, budget, broken)
         free[first : last + 1] = False
@@ -67,6 +69,20 @@ def best_stretches(
         inside = (min(max(core[0], start), end), min(max(core[1], start), end))
         found.append(Stretch(start, end, *inside, first, last, float(scores[best])))
     return found
+
+
+def _strength_near(
+    text: str, spans: Ints, tokens: Ints, best: int, budget: int
+) -> NDArray[np.int8]:
+    """Return `edge_strength`, worked out only where a stretch around `best` can reach."""
+    total = np.concatenate(([0], np.cumsum(tokens)))
+    first = int(np.searchsorted(total, total[best] - budget, side="left"))
+    last = int(np.searchsorted(total, total[best + 1] + budget, side="right")) - 2
+    start, end = int(spans[first, 0]), int(spans[max(best, last), 1])
+    begin, stop = max(0, start - _MARGIN), min(len(text), end + _MARGIN)
+    strength = np.zeros(len(text) + 1, np.int8)
+    strength[start : end + 1] = edge_strength(text[begin:stop])[start - begin : end + 1 - begin]
+    return strength
 
 
 def _grow(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from lmk_rag import passages
+from lmk_rag.boundaries import edge_strength
 from lmk_rag.passages import best_stretches
 
 
@@ -132,3 +134,16 @@ def test_a_blank_best_landmark_lies_within_its_stretch():
 def test_equal_scores_give_the_same_answer_every_time():
     first = find(SENTENCES, [0.5] * 5, budget=4, n=2)
     assert find(SENTENCES, [0.5] * 5, budget=4, n=2) == first
+
+
+def test_edges_worked_out_near_the_best_landmark_are_those_of_the_whole_text():
+    text = "Dr. Alpha met Beta. Then e.g. gamma!\n\nDelta, eps.\n" * 60
+    bounds = np.arange(0, len(text) + 1, len(text) // 60)
+    spans = np.stack((bounds[:-1], bounds[1:]), axis=1)
+    tokens = np.full(len(spans), 12)
+    whole = edge_strength(text)
+    for best in (0, 17, 59):
+        near = passages._strength_near(text, spans, tokens, best, budget=48)
+        low, high = spans[max(0, best - 4), 0], spans[min(59, best + 4), 1]
+        assert near[low : high + 1].tolist() == whole[low : high + 1].tolist()
+        assert not near[: max(0, low - 1)].any()
