@@ -17,7 +17,11 @@ RUNNABLE = {"python", "console"}
 
 def test_every_block_is_of_a_kind_that_is_run_or_shown():
     assert {language for language, _ in BLOCKS} <= RUNNABLE | {"text"}
-    assert [language for language, _ in BLOCKS].count("python") >= 3
+    assert [language for language, _ in BLOCKS].count("python") == 4
+
+
+def test_what_a_block_prints_is_told_in_every_python_block():
+    assert all("# prints: " in code for language, code in BLOCKS if language == "python")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def test_block_runs(language, code, folder, environment):
             cwd=folder, env=environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        for expected in re.findall(r"#> (.*)", code):
+        for expected in re.findall(r"# prints: (.*)", code):
             assert expected in done.stdout
         return
     for line in code.splitlines():
