@@ -22,15 +22,23 @@ from tokenizers import processors as post
 from transformers import (
     BertConfig,
     BertModel,
+    EuroBertConfig,
+    EuroBertModel,
+    GteConfig,
+    GteModel,
     JinaEmbeddingsV3Config,
     JinaEmbeddingsV3Model,
     LlamaConfig,
     LlamaModel,
     ModernBertConfig,
     ModernBertModel,
+    NomicBertConfig,
+    NomicBertModel,
     PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
 )
 
 from lmk_rag.config import LandmarkConfig
@@ -212,6 +220,28 @@ ARCHITECTURES = {
         lambda t: JinaEmbeddingsV3Model(
             JinaEmbeddingsV3Config(vocab_size=len(t), max_position_embeddings=512, **_SIZE)
         ),
+    ),
+    "xlm-roberta": (
+        "unigram",
+        lambda t: XLMRobertaModel(
+            XLMRobertaConfig(vocab_size=len(t), max_position_embeddings=66, pad_token_id=1, **_SIZE)
+        ),
+    ),
+    "eurobert": (
+        "modernbert",
+        lambda t: EuroBertModel(
+            EuroBertConfig(vocab_size=len(t), max_position_embeddings=256, pad_token_id=0, **_SIZE)
+        ),
+    ),
+    "nomic": (
+        "wordpiece",
+        lambda t: NomicBertModel(
+            NomicBertConfig(vocab_size=len(t), max_position_embeddings=256, **_SIZE)
+        ),
+    ),
+    "gte": (
+        "wordpiece",
+        lambda t: GteModel(GteConfig(vocab_size=len(t), max_position_embeddings=256, **_SIZE)),
     ),
     "decoder": (
         "gpt2",

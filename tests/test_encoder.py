@@ -19,7 +19,17 @@ from lmk_rag.errors import (
     TextTooLongError,
 )
 
-ARCHITECTURES = ["bert", "roberta", "modernbert", "rope", "decoder"]
+ARCHITECTURES = [
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "modernbert",
+    "eurobert",
+    "nomic",
+    "gte",
+    "rope",
+    "decoder",
+]
 MIXED = [
     "short",
     "a text of medium length with some words",
