@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
-import threading
 import warnings
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +12,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from lmk_rag import checkpoint as checkpoints
-from lmk_rag.batching import token_batches
 from lmk_rag.config import LandmarkConfig, check_int
 from lmk_rag.devices import choose_device, choose_dtype, default_batch_tokens
 from lmk_rag.errors import ClosedError, InputError, NonFiniteError, TextTooLongError
-from lmk_rag.forward import PooledWindow, assemble, is_finite, run_windows
+from lmk_rag.forking import ForkSafeLock
+from lmk_rag.forward import PooledWindow, assemble, is_finite, run_batches, run_windows
 from lmk_rag.landmarks import LandmarkedText, LandmarkTokenizer, Window
 from lmk_rag.progress import progress_bar
 from lmk_rag.types import DocumentEmbedding, Floats
@@ -87,9 +83,8 @@ class LandmarkEncoder:
             lower_case=loaded.lower_case,
         )
         self.batch_tokens: int = batch_tokens or default_batch_tokens(self.device)
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._closed = False
-        _ENCODERS.add(self)
         self.lay_out("")  # a prompt or granularity that does not fit the window shows here
         self.dim: int = self.encode_queries([""]).shape[1]
 
@@ -198,7 +193,7 @@ class LandmarkEncoder:
 
     def close(self) -> None:
         """Free the model; later use raises ClosedError, closing twice is fine."""
-        with self._lock:
+        with self._lock.held():
             if not self._closed:
                 self._closed = True
                 self._checkpoint = replace(self._checkpoint, model=None, dense=None)  # type: ignore[arg-type]
@@ -251,25 +246,17 @@ class LandmarkEncoder:
         layouts = self._lay_out(texts, prompt, first_index)
         windows = [(i, window) for i, layout in enumerate(layouts) for window in layout.windows]
         pooled: list[PooledWindow | None] = [None] * len(windows)
-        batches = token_batches([len(window.ids) for _, window in windows], self.batch_tokens)
         with progress_bar("encoding windows", len(windows), show=show_progress) as advance:
-            while batches:
-                batch = batches.pop(0)
-                try:
-                    results = self._run([windows[i][1] for i in batch])
-                except torch.OutOfMemoryError:
-                    if len(batch) == 1:
-                        raise
-                    batches[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
-                    continue
-                for i, result in zip(batch, results, strict=True):
-                    if not result.is_finite:
-                        raise self._non_finite(first_index + windows[i][0])
-                    pooled[i] = result
-                advance(len(batch))
+            for i, result in run_batches(
+                [window for _, window in windows], self.batch_tokens, self._run
+            ):
+                if not result.is_finite:
+                    raise self._non_finite(first_index + windows[i][0])
+                pooled[i] = result
+                advance(1)
         embeddings = []
         remaining = iter(pooled)
-        with self._lock:
+        with self._lock.held():
             self._check_open()
             for index, layout in enumerate(layouts, first_index):
                 own = itertools.islice(remaining, len(layout.windows))
@@ -285,7 +272,7 @@ class LandmarkEncoder:
         return embeddings
 
     def _run(self, windows: list[Window]) -> list[PooledWindow]:
-        with self._lock:
+        with self._lock.held():
             self._check_open()
             return run_windows(
                 self._checkpoint.model,
@@ -334,18 +321,3 @@ def _restore(
         trust_remote_code=trust_remote_code,
         batch_tokens=batch_tokens,
     )
-
-
-_ENCODERS: weakref.WeakSet[LandmarkEncoder] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    # OpenMP's threads do not survive a fork: a parallel region in the child would hang. A lock
-    # held by another thread of the parent would never be released.
-    torch.set_num_threads(1)
-    for encoder in list(_ENCODERS):
-        encoder._lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

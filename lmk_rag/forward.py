@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmk_rag.batching import token_batches
 from lmk_rag.landmarks import LandmarkedText, Window
 from lmk_rag.pooling import Pooling, landmark_rows, stretch_means, window_extras
 from lmk_rag.types import DocumentEmbedding, Floats
@@ -68,6 +70,33 @@ def run_windows(
         PooledWindow(*parts)
         for parts in zip(split, sums.cpu().numpy(), extra_counts.tolist(), strict=True)
     ]
+
+
+def run_batches(
+    windows: list[Window], budget: int, run: Callable[[list[Window]], list[PooledWindow]]
+) -> Iterator[tuple[int, PooledWindow]]:
+    """Run windows in batches of like length; one that does not fit in memory is halved.
+
+    Args:
+        windows: in any order.
+        budget: padded tokens per batch.
+        run: runs one batch.
+
+    Yields:
+        the index of each window, and its result.
+    """
+    batches = token_batches([len(window.ids) for window in windows], budget)
+    while batches:
+        batch = batches.pop(0)
+        try:
+            results = run([windows[i] for i in batch])
+        except torch.OutOfMemoryError:
+            if len(batch) == 1:
+                raise
+            half = len(batch) // 2
+            batches[:0] = [batch[:half], batch[half:]]
+            continue
+        yield from zip(batch, results, strict=True)
 
 
 def assemble(

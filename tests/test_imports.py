@@ -17,7 +17,7 @@ LAYERS = [
     {"types", "errors", "config"},
     {"boundaries"},
     {"spans"},
-    {"landmarks", "batching", "pooling", "progress", "devices", "scoring"},
+    {"landmarks", "batching", "pooling", "progress", "devices", "scoring", "forking"},
     {"st_folder", "dense"},
     {"checkpoint"},
     {"forward"},
