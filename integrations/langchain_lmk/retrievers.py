@@ -54,7 +54,7 @@ class LMKRetriever(BaseRetriever):
     mode: Mode = "auto"
     passage_tokens: int = 256
     per_document: int = 1
-    candidates: int = 100
+    candidates: int = 200
 
     def _get_relevant_documents(
         self,

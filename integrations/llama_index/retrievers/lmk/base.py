@@ -66,7 +66,7 @@ class LMKRetriever(BaseRetriever):
         passage_tokens: int = 256,
         per_node: int = 1,
         mode: Mode = "auto",
-        candidates: int = 100,
+        candidates: int = 200,
         callback_manager: CallbackManager | None = None,
         verbose: bool = False,
     ) -> None:
