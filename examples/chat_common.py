@@ -36,7 +36,7 @@ MIN_SCORE = 0.25
 PASSAGE_TOKENS = 96  # a few sentences: what fits under a citation
 MEMORY_TOKENS = 1500  # of the conversation, so that small local models can hold it
 # Short landmarks that end where sentences do: what fits best is then a sentence.
-CONFIG = LandmarkConfig(granularity=16, boundary="sentence")
+CONFIG = LandmarkConfig(granularity=16, boundary="sentence", overlap=64)
 
 SYSTEM = f"""\
 You answer questions about the user's files from passages of them, which stand below as JSON, one \

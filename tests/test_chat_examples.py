@@ -32,7 +32,7 @@ FILES = {
     "pump.md": f"# Pump P-7\n\nThe pump P-7 was built in 1962 in Graz.\n\n{FILLER}\n## Restart\n\n"
     "After an emergency stop, hold the red button for five seconds\nto restart the pump.\n\n"
     f"{FILLER}",
-    "valve.md": f"# Valve V-2\n\n{FILLER}\nThe valve V-2 was built in 1971 in Linz.\n\n{FILLER}\n"
+    "valve.md": f"# Valve V-2\n\nThe valve V-2 was built in 1971 in Linz.\n\n{FILLER}\n{FILLER}\n"
     "The valve closes at a temperature of 80 degrees Celsius.\n",
     "keys.txt": f"Where the keys are.\n\n{INJECTION}\n",
     "empty.txt": "",
@@ -92,7 +92,7 @@ def assert_exact(folder, text):
     ]
     for _, path, line, quoted in found:
         file = (folder / path).read_text("utf-8")
-        starts = [at.start() for at in re.finditer(re.escape(quoted), file)]
+        starts = [at for at in range(len(file)) if file.startswith(quoted, at)]
         assert quoted
         assert line in [file.count("\n", 0, start) + 1 for start in starts]
     return found

@@ -13,7 +13,7 @@ def test_the_defaults_are_words_of_thirty_two_tokens():
         granularity=32,
         boundary="word",
         max_length=None,
-        overlap=64,
+        overlap=32,
         query_prompt="",
         document_prompt="",
         on_overflow="window",
@@ -56,7 +56,7 @@ def test_json_is_sorted_and_comes_back_equal():
     config = LandmarkConfig(granularity=8, boundary="sentence", query_prompt="à la: ")
     assert config.to_json() == (
         '{"boundary": "sentence", "document_prompt": "", "granularity": 8, "max_length": null, '
-        '"on_overflow": "window", "overlap": 64, "query_prompt": "à la: "}'
+        '"on_overflow": "window", "overlap": 32, "query_prompt": "à la: "}'
     )
     assert LandmarkConfig.from_json(config.to_json()) == config
 
@@ -97,7 +97,7 @@ def test_the_fingerprint_is_that_of_every_setting():
 
 
 def test_the_fingerprint_does_not_change_between_releases():
-    assert LandmarkConfig().fingerprint() == "d00040f53cb60874"
+    assert LandmarkConfig().fingerprint() == "9f93a554c52d62e4"
 
 
 def test_a_config_is_frozen():

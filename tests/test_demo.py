@@ -12,7 +12,7 @@ demo = importlib.import_module("lmk_rag.cli.demo")  # the package holds the comm
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 ANSWERS = {
-    "threading.py": "if this thread already owns the lock",
+    "threading.py": "the same thread may acquire it\n    again without blocking",
     "statistics.py": "average speed",
     "heapq.py": "Merge multiple sorted inputs into a single sorted output",
     "shutil.py": "symbolic links in the",

@@ -17,7 +17,7 @@ from lmk_rag.types import Document, DocumentEmbedding
 _GROUP_DOCUMENTS = 256
 _REQUEST_POINTS = 64
 # Characters per group, in encoder batches: enough to sort by length, little to lose in a crash.
-_GROUP_BATCHES = 24
+_GROUP_BATCHES = 12
 _CHARS_PER_TOKEN = 4
 
 
