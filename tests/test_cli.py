@@ -471,8 +471,9 @@ def write_notes(project, n):
 
 # Runs a command and gets a signal while document 400 is being read: a group is at most 256.
 SIGNALLED = """
-import os, sys
+import os, signal, sys
 number = int(sys.argv.pop())
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from lmk_rag.cli import main
 from lmk_rag.files import FileSource
 
