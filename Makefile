@@ -32,7 +32,7 @@ types: .venv/.installed ## Check types
 	$(BIN)/mypy
 
 bench: .venv/.installed ## Measure encoding speed beside sentence-transformers
-	$(BIN)/python benchmarks/encode_speed.py
+	$(BIN)/python benchmarks/encode_speed.py --json benchmarks/encode_speed.json
 
 recall: .venv/.installed ## Measure what the first stage of retrieval keeps (needs a folder of evaluation sets)
 	$(BIN)/python benchmarks/stage1_recall.py --data $(DATA) --output benchmarks
