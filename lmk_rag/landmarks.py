@@ -121,10 +121,6 @@ class LandmarkTokenizer:
             return encoding.ids[:half], encoding.ids[half:]
         return encoding.ids[: content[0]], encoding.ids[content[-1] + 1 :]
 
-    def to_json(self) -> str:
-        """Return the private backend as JSON, for fingerprints."""
-        return str(self._backend.to_str())
-
     def tokenize(self, text: str) -> tuple[Ints, Ints]:
         """Turn text into content tokens; no special token can come out.
 

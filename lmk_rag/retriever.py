@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from lmk_rag.config import check_int
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
@@ -18,7 +19,7 @@ from lmk_rag.types import DocumentHit, Floats, Passage
 
 Mode = Literal["auto", "exact", "two-stage", "document"]
 
-_TRIES = 2
+_TRIES = 20  # each further one needs yet another replacement in between
 
 
 class Retriever:
@@ -37,10 +38,7 @@ class Retriever:
     """
 
     def __init__(self, store: QdrantStore, *, candidates: int = 200) -> None:
-        if not isinstance(candidates, int) or isinstance(candidates, bool) or candidates < 1:
-            raise ConfigError(
-                f"candidates is {candidates!r}; expected a whole number of at least 1"
-            )
+        check_int("candidates", candidates, minimum=1)
         self.store = store
         self.candidates = candidates
 

@@ -118,11 +118,13 @@ def window_runs(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tupl
     Returns:
         per window: first context stretch, first stretch of its own, end (exclusive).
     """
-    runs = _fill(costs, tokens, room, overlap)
+    total = np.concatenate(([0], np.cumsum(costs)))
+    total_tokens = np.concatenate(([0], np.cumsum(tokens)))
+    runs = _fill(total, total_tokens, room, overlap)
     low, high = int(costs.max()), room
     while len(runs) > 1 and low < high:
         middle = (low + high) // 2
-        fewer = _fill(costs, tokens, middle, overlap)
+        fewer = _fill(total, total_tokens, middle, overlap)
         if len(fewer) > len(runs):
             low = middle + 1
         else:
@@ -130,13 +132,11 @@ def window_runs(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tupl
     return runs
 
 
-def _fill(costs: Ints, tokens: Ints, room: int, overlap: int) -> list[tuple[int, int, int]]:
-    """Fill one window after the other."""
-    total = np.concatenate(([0], np.cumsum(costs)))
-    total_tokens = np.concatenate(([0], np.cumsum(tokens)))
+def _fill(total: Ints, total_tokens: Ints, room: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Fill one window after the other, from the running sums of costs and tokens."""
     runs: list[tuple[int, int, int]] = []
     own = 0
-    while own < len(costs):
+    while own < len(total) - 1:
         context = int(np.searchsorted(total_tokens, total_tokens[own] - overlap, side="left"))
         context = min(context, own)
         while total[own + 1] - total[context] > room:

@@ -71,10 +71,9 @@ def open_existing(
 
 def _is_store(location: str) -> bool:
     """Whether there may be a store; looking must not turn any folder into one."""
-    from lmk_rag.store.edge import holds_edge
+    from lmk_rag.store.opening import holds_store
 
-    folder = Path(location).expanduser()
-    return "://" in location or (folder / "meta.json").exists() or holds_edge(folder)
+    return "://" in location or holds_store(Path(location).expanduser())
 
 
 def _describe(location: str, collection: str) -> Description | None:

@@ -14,16 +14,24 @@ from traceback import walk_tb
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # it ships no types
-import numpy as np
 from qdrant_client import AsyncQdrantClient, QdrantClient, models
 from qdrant_client.http.exceptions import ApiException
 from qdrant_client.local.qdrant_local import QdrantLocal
 
-from lmk_rag.errors import InputError, StoreError, StoreLockedError
+from lmk_rag.errors import InputError, StoreError
 from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.operations import Found, Record, Revisions, Where, collect_revisions
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, Point
+from lmk_rag.store.operations import (
+    Found,
+    Record,
+    Revisions,
+    Where,
+    query_rows,
+    read_record,
+    store_locked,
+    stored_revisions,
+)
+from lmk_rag.store.points import LANDMARKS, Point
 from lmk_rag.types import Floats
 
 _PAGE = 256
@@ -81,10 +89,7 @@ class ClientBackend:
 
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents."""
-        fields = ("document_id", "revision", "segment", "n_segments")
-        records = self.scroll(FieldIs("document_id", tuple(document_ids)), fields=fields)
-        values: Any = (tuple(record.payload[name] for name in fields) for record in records)
-        return collect_revisions(values)
+        return stored_revisions(self, document_ids)
 
     def upsert(self, points: Sequence[Point]) -> None:
         """Write points and wait until they are stored."""
@@ -135,7 +140,7 @@ class ClientBackend:
                     with_payload=list(fields) or False,
                     with_vectors=list(vectors) or False,
                 )
-            yield from map(_record, records)
+            yield from map(read_record, records)
             if offset is None:
                 return
 
@@ -156,7 +161,7 @@ class ClientBackend:
                 with_payload=True if fields is None else list(fields),
                 with_vectors=list(vectors) or False,
             )
-        return {record.id: record for record in map(_record, records)}
+        return {record.id: record for record in map(read_record, records)}
 
     def search(
         self,
@@ -174,12 +179,12 @@ class ClientBackend:
             answer = self.client.query_points_groups(
                 self.collection,
                 group_by="document_id",
-                query=_query(query, using),
+                query=query_rows(query, using),
                 using=using,
                 prefetch=None
                 if prefetch is None
                 else models.Prefetch(
-                    query=_query(query, prefetch[0]),
+                    query=query_rows(query, prefetch[0]),
                     using=prefetch[0],
                     limit=prefetch[1],
                     filter=condition,
@@ -265,10 +270,7 @@ def connect(
         _close_lock_files(error)
         if not isinstance(error, RuntimeError) or "already accessed" not in str(error):
             raise StoreError(f"the store at {folder} can't be opened: {error!r}") from error
-        raise StoreLockedError(
-            f"the store at {folder} is open in another process or client; close that one, or run "
-            "a Qdrant server and use its URL"
-        ) from None
+        raise store_locked(folder) from None
 
 
 def _close_lock_files(error: Exception) -> None:
@@ -292,17 +294,3 @@ def _locks_of(client: QdrantClient) -> tuple[threading.RLock, threading.RLock]:
 
 def _optional(where: Where) -> models.Filter | None:
     return None if where is None else translate(where)
-
-
-def _query(query: Floats, using: str) -> Any:
-    # A flat list against a multi-vector is an error in local mode: always a list of rows.
-    return query.tolist() if using == DOCUMENT else [query.tolist()]
-
-
-def _record(record: Any) -> Record:
-    vectors = record.vector if isinstance(record.vector, dict) else {}
-    return Record(
-        id=str(record.id),
-        payload=dict(record.payload or {}),
-        vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
-    )

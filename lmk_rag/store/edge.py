@@ -16,15 +16,23 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
 from qdrant_client import models
 
-from lmk_rag.errors import StoreError, StoreLockedError, require_extra
+from lmk_rag.errors import StoreError, require_extra
 from lmk_rag.store.edge_filters import FLAGS, bool_flags, to_edge
 from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.operations import Found, Record, Revisions, Where, collect_revisions
-from lmk_rag.store.points import DOCUMENT, Point
+from lmk_rag.store.operations import (
+    Found,
+    Record,
+    Revisions,
+    Where,
+    query_rows,
+    read_record,
+    store_locked,
+    stored_revisions,
+)
+from lmk_rag.store.points import Point
 from lmk_rag.types import Floats
 
 _PAGE = 256
@@ -94,10 +102,7 @@ class EdgeBackend:
 
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents."""
-        fields = ("document_id", "revision", "segment", "n_segments")
-        records = self.scroll(FieldIs("document_id", tuple(document_ids)), fields=fields)
-        values: Any = (tuple(record.payload[name] for name in fields) for record in records)
-        return collect_revisions(values)
+        return stored_revisions(self, document_ids)
 
     def upsert(self, points: Sequence[Point]) -> None:
         """Write points; a write-ahead log keeps them if the process dies."""
@@ -202,10 +207,7 @@ class EdgeBackend:
             return self._edge.EdgeShard.load(str(self._path))
         except Exception as error:  # the engine raises nothing more specific
             if "WouldBlock" in str(error):
-                raise StoreLockedError(
-                    f"the store at {self._folder} is open in another process or client; close "
-                    "that one, or run a Qdrant server and use its URL"
-                ) from None
+                raise store_locked(self._folder) from None
             raise StoreError(f"the store at {self._folder} can't be opened: {error}") from error
 
     def _params(self, params: models.VectorParams) -> Any:
@@ -235,8 +237,7 @@ class EdgeBackend:
         self._update(self._edge.UpdateOperation.create_field_index(name, kind))
 
     def _nearest(self, query: Floats, using: str) -> Any:
-        rows = query.tolist() if using == DOCUMENT else [query.tolist()]
-        return self._edge.Query.Nearest(rows, using=using)
+        return self._edge.Query.Nearest(query_rows(query, using), using=using)
 
     def _condition(self, where: Where) -> Any:
         return None if where is None else to_edge(self._edge, translate(where))
@@ -252,11 +253,6 @@ class EdgeBackend:
 
 
 def _record(record: Any) -> Record:
-    payload = dict(record.payload or {})
-    payload.pop(FLAGS, None)
-    vectors = record.vector if isinstance(record.vector, dict) else {}
-    return Record(
-        id=str(record.id),
-        payload=payload,
-        vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
-    )
+    found = read_record(record)
+    found.payload.pop(FLAGS, None)
+    return found

@@ -60,7 +60,7 @@ def read_config(
     folder = None if client is not None else folder_of(location)
     if folder is not None and holds_edge(folder):
         metadata = read_edge_metadata(folder, collection)
-    elif folder is not None and not (folder / _LOCAL_FILE).exists():
+    elif folder is not None and not holds_store(folder):
         return None  # looking must not make a folder
     else:
         opened = client or connect(location, api_key=api_key, prefer_grpc=False, timeout=60)
@@ -71,6 +71,11 @@ def read_config(
             backend.close()
     found = stored_description(metadata)
     return None if found is None else LandmarkConfig.from_dict(found.get("config"))
+
+
+def holds_store(folder: Path) -> bool:
+    """Whether a folder is a store of either engine; looking does not make it one."""
+    return (folder / _LOCAL_FILE).exists() or holds_edge(folder)
 
 
 def _client_backend(

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
+from lmk_rag.errors import StoreLockedError
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import Point
+from lmk_rag.store.points import DOCUMENT, Point
 from lmk_rag.types import Floats
 
 Where = Filter | FieldIs | None
@@ -99,6 +103,37 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let the connection or folder go."""
+
+
+def read_record(record: Any) -> Record:
+    """Turn a point as either client gives it into ours."""
+    vectors = record.vector if isinstance(record.vector, dict) else {}
+    return Record(
+        id=str(record.id),
+        payload=dict(record.payload or {}),
+        vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
+    )
+
+
+def query_rows(query: Floats, using: str) -> Any:
+    """Return a query as Qdrant takes it: a flat list against a multi-vector is an error."""
+    return query.tolist() if using == DOCUMENT else [query.tolist()]
+
+
+def stored_revisions(backend: Backend, document_ids: Sequence[str]) -> Revisions:
+    """Return what is stored of some documents, from the points themselves."""
+    fields = ("document_id", "revision", "segment", "n_segments")
+    records = backend.scroll(FieldIs("document_id", tuple(document_ids)), fields=fields)
+    values: Any = (tuple(record.payload[name] for name in fields) for record in records)
+    return collect_revisions(values)
+
+
+def store_locked(folder: Path) -> StoreLockedError:
+    """Return the one-line remedy for a folder that somebody else holds."""
+    return StoreLockedError(
+        f"the store at {folder} is open in another process or client; close that one, or run "
+        "a Qdrant server and use its URL"
+    )
 
 
 def collect_revisions(segments: Iterable[tuple[str, str, int, int]]) -> Revisions:
