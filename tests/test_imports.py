@@ -18,6 +18,7 @@ LAYERS = [
     {"boundaries"},
     {"spans"},
     {"landmarks", "batching", "pooling", "progress", "devices", "scoring", "forking"},
+    {"lexical", "fusion"},
     {"st_folder", "dense"},
     {"checkpoint"},
     {"forward"},
