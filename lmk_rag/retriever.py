@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
 
 from lmk_rag.config import check_int
 from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.fusion import Fusion, fuse
 from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
 from lmk_rag.store.filters import FieldIs
@@ -17,9 +18,16 @@ from lmk_rag.store.operations import Found
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, Segment
 from lmk_rag.types import DocumentHit, Floats, Passage
 
-Mode = Literal["auto", "exact", "two-stage", "document"]
+Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
 _TRIES = 20  # each further one needs yet another replacement in between
+_DEPTH = 100  # documents of each ranking that hybrid search joins, at least
+
+
+@dataclass(frozen=True, eq=False)
+class _Query:
+    vector: Floats  # (D,) unit length
+    words: str  # read in hybrid mode only
 
 
 class Retriever:
@@ -27,20 +35,27 @@ class Retriever:
 
     Args:
         store: an open `QdrantStore`.
-        candidates: segments that the first stage hands to the second in two-stage mode. 200 keep
+        candidates: segments that the first stage hands to the second in two-stage mode, and
+            documents that each ranking hands to fusion in hybrid mode (100 at least). 200 keep
             0.99 of the exact top 10 on collections of some hundred long documents
             (benchmarks/stage1_recall.md).
+        fusion: how hybrid mode joins landmarks and words.
 
     Modes: `exact` compares every landmark; `two-stage` takes candidates by their sections (means
     of up to 8 landmarks) and rescores them by landmarks; `document` ranks by the single document
     vector; `auto` is exact while the collection is small enough for that to be quick, else
-    two-stage.
+    two-stage; `hybrid` joins the ranking of `auto` with that of BM25 over the words.
     """
 
-    def __init__(self, store: QdrantStore, *, candidates: int = 200) -> None:
+    def __init__(
+        self, store: QdrantStore, *, candidates: int = 200, fusion: Fusion | None = None
+    ) -> None:
         check_int("candidates", candidates, minimum=1)
+        if not isinstance(fusion, Fusion | None):
+            raise ConfigError(f"fusion is {fusion!r:.80}; expected a lmk_rag.fusion.Fusion or None")
         self.store = store
         self.candidates = candidates
+        self.fusion = Fusion() if fusion is None else fusion
 
     def search(
         self,
@@ -51,6 +66,7 @@ class Retriever:
         mode: Mode = "auto",
         passage_tokens: int = 256,
         per_document: int = 1,
+        words: str | None = None,
     ) -> list[Passage]:
         """Find the passages that answer a query.
 
@@ -62,33 +78,39 @@ class Retriever:
             passage_tokens: the most tokens in a passage (a single landmark may hold more). A
                 passage grows around its best landmark and ends at sentence ends where it can.
             per_document: the most passages of one document; they don't overlap.
+            words: what hybrid mode looks for by words where `query` is a vector, or where it is
+                to be another text; None: the query.
 
         Returns:
             passages, best first. `score` is the cosine of the query and the passage's best
-            landmark, in [-1, 1]; in `document` mode that of the query and the document.
+            landmark, in [-1, 1]; in `document` mode that of the query and the document; in
+            `hybrid` mode the document's fused score, in [0, 1], while the passage is still the
+            stretch with the best landmark.
 
         Raises:
-            InputError: `query` is neither a string nor a (D,) array, or a number is less
-                than 1.
+            InputError: `query` is neither a string nor a (D,) array, a number is less than 1,
+                or `words` is given in a mode that reads none, or missing in hybrid mode where
+                `query` is a vector.
             ConfigError: no such mode.
+            CollectionMismatchError: hybrid mode, and the collection holds no words.
             UnsupportedFilterError: the filter can't be applied exactly.
         """
         for name, value in (("passage_tokens", passage_tokens), ("per_document", per_document)):
             _check_positive(name, value)
-        vector = self._query_vector(query, k, mode)
-        if vector is None:
+        asked = self._query(query, words, k, mode)
+        if asked is None:
             return []
         scores: dict[str, float] = {}
         where: Filter | FieldIs | None = filter
-        if mode == "document":  # then its best segments by landmarks
-            scores = {hit.document_id: hit.score for hit in self._find(vector, k, 1, filter, mode)}
+        if mode in ("document", "hybrid"):  # then its best segments by landmarks
+            scores = {hit.document_id: hit.score for hit in self._find(asked, k, 1, filter, mode)}
             where = FieldIs("document_id", tuple(scores), also=filter)
             if not scores:
                 return []
-        of: dict[str, list[Passage]] = {}
+        of: dict[str, list[Passage]] = {id_: [] for id_ in scores}  # in this order among equals
         revisions: dict[str, str] = {}
         for _, segment, rows in self._segments(
-            vector, k, per_document, where, "exact" if scores else mode, landmarks=True
+            asked, k, per_document, where, "exact" if scores else mode, landmarks=True
         ):
             id_ = segment.document_id
             if revisions.setdefault(id_, segment.revision) != segment.revision:
@@ -98,7 +120,7 @@ class Retriever:
                 segment.spans - segment.start,
                 segment.tokens,
                 rows,
-                vector,
+                asked.vector,
                 budget=passage_tokens,
                 n=per_document,
             )
@@ -117,32 +139,42 @@ class Retriever:
         k: int = 5,
         filter: Filter | None = None,  # noqa: A002  # as in `search`
         mode: Mode = "auto",
+        words: str | None = None,
     ) -> list[DocumentHit]:
         """Find the documents that answer a query; arguments and errors as in `search`."""
-        vector = self._query_vector(query, k, mode)
-        if vector is None:
+        asked = self._query(query, words, k, mode)
+        if asked is None:
             return []
         return [
             DocumentHit(hit.document_id, hit.score, copy.deepcopy(segment.metadata))
-            for hit, segment, _ in self._segments(vector, k, 1, filter, mode, landmarks=False)
+            for hit, segment, _ in self._segments(asked, k, 1, filter, mode, landmarks=False)
         ]
 
-    def _query_vector(self, query: object, k: object, mode: Mode) -> Floats | None:
+    def _query(self, query: object, words: object, k: object, mode: Mode) -> _Query | None:
         _check_positive("k", k)
         if mode not in get_args(Mode):
             raise ConfigError(f"mode is {mode!r}; expected one of {', '.join(get_args(Mode))}")
+        if not isinstance(words, str | None):
+            raise InputError(f"words is {words!r:.80}; expected a string or None")
+        if words is not None and mode != "hybrid":
+            raise InputError(f"words are given, which mode={mode!r} does not read; use 'hybrid'")
         if isinstance(query, np.ndarray):
-            return _unit(query, self.store.encoder.dim)
+            if mode == "hybrid" and not (words or "").strip():
+                raise InputError(
+                    "the query is a vector only, and hybrid search needs its words too; pass the "
+                    "text as words=, or use another mode"
+                )
+            return _Query(_unit(query, self.store.encoder.dim), words or "")
         if not isinstance(query, str):
             raise InputError(f"the query is {query!r:.80}; expected a string or an array")
         if not query.strip():
             return None
         vector: Floats = self.store.encoder.encode_queries([query])[0]
-        return vector
+        return _Query(vector, query if words is None else words)
 
     def _segments(
         self,
-        vector: Floats,
+        query: _Query,
         k: int,
         per_document: int,
         where: Filter | FieldIs | None,
@@ -152,27 +184,58 @@ class Retriever:
     ) -> list[tuple[Found, Segment, Floats]]:
         """Find points and fetch what they hold."""
         for _ in range(_TRIES):
-            found = self._find(vector, k, per_document, where, mode)
+            found = self._find(query, k, per_document, where, mode)
             segments = self.store.segments([hit.id for hit in found], landmarks=landmarks)
             if len(segments) == len(found):
                 break  # else some were deleted or replaced since they were found
         return [(hit, *segments[hit.id]) for hit in found if hit.id in segments]
 
     def _find(
-        self, vector: Floats, k: int, per_document: int, where: Filter | FieldIs | None, mode: Mode
+        self, query: _Query, k: int, per_document: int, where: Filter | FieldIs | None, mode: Mode
     ) -> list[Found]:
+        if mode == "hybrid":
+            assert not isinstance(where, FieldIs), "those ask for landmarks"
+            return self._fused(query, k, where)
         if mode == "auto":
             mode = "exact" if self.store.exact_is_quick() else "two-stage"
         using = DOCUMENT if mode == "document" else LANDMARKS
         prefetch = (SECTIONS, max(self.candidates, 2 * k)) if mode == "two-stage" else None
         return self.store.search_points(
-            vector,
+            query.vector,
             using=using,
             limit=k,
             per_document=per_document,
             where=where,
             prefetch=prefetch,
         )
+
+    def _fused(self, query: _Query, k: int, where: Filter | None) -> list[Found]:
+        """Find documents by landmarks and by words, each with one of its points."""
+        depth = max(_DEPTH, self.candidates, 2 * k)
+        by_words = self.store.search_words(query.words, limit=depth, where=where)
+        by_landmarks = self._find(query, depth, 1, where, "auto")
+        if self.fusion.rule == "weighted":
+            # A weight needs both scores of a document; where only one ranking has it, ask.
+            rest = _missing(by_words, by_landmarks, where)
+            if rest.values:
+                by_landmarks += self._find(query, len(rest.values), 1, rest, "exact")
+            rest = _missing(by_landmarks, by_words, where)
+            if rest.values:
+                by_words += self.store.search_words(query.words, limit=len(rest.values), where=rest)
+        points = {hit.document_id: hit.id for hit in [*by_words, *by_landmarks]}
+        scores = fuse(
+            {hit.document_id: hit.score for hit in by_landmarks},
+            {hit.document_id: hit.score for hit in by_words},
+            self.fusion,
+        )
+        return [Found(points[id_], id_, score) for id_, score in list(scores.items())[:k]]
+
+
+def _missing(these: list[Found], there: list[Found], where: Filter | None) -> FieldIs:
+    """Return a filter on the documents of one ranking that another lacks."""
+    known = {hit.document_id for hit in there}
+    ids = tuple(hit.document_id for hit in these if hit.document_id not in known)
+    return FieldIs("document_id", ids, also=where)
 
 
 def _passage(segment: Segment, stretch: Stretch) -> Passage:

@@ -133,7 +133,7 @@ class DocumentHit:
     Attributes:
         document_id, metadata: those of the document (a fresh metadata dict per hit).
         score: cosine of the query and the document's best landmark, in `document` mode and the
-            document's vector, in [-1, 1].
+            document's vector, in [-1, 1]; in `hybrid` mode the fused score, in [0, 1].
     """
 
     document_id: str

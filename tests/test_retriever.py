@@ -9,7 +9,7 @@ from lmk_rag import Document, LandmarkEncoder, QdrantStore, Retriever
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.store import Eq
 
-MODES = ("auto", "exact", "two-stage", "document")
+MODES = ("auto", "exact", "two-stage", "document", "hybrid")
 FRUIT = [Document("1", "red apple"), Document("2", "green pear"), Document("3", "blue stone")]
 
 
@@ -117,7 +117,8 @@ def test_a_query_vector_of_any_length_and_type_finds_what_its_text_does(store, m
     vector = store.encoder.encode_queries(["apple"])[0]
     by_text = Retriever(store).search("apple", mode=mode)
     for given in (vector, vector * 7, vector.astype(np.float64) * 1e200, vector.astype(np.float16)):
-        found = Retriever(store).search(given, mode=mode)
+        words = "apple" if mode == "hybrid" else None
+        found = Retriever(store).search(given, mode=mode, words=words)
         assert [p.document_id for p in found] == [p.document_id for p in by_text]
         assert [p.score for p in found] == pytest.approx([p.score for p in by_text], abs=1e-3)
 

@@ -19,6 +19,7 @@ from qdrant_client.http.exceptions import ApiException
 from qdrant_client.local.qdrant_local import QdrantLocal
 
 from lmk_rag.errors import InputError, StoreError
+from lmk_rag.lexical import WordVector
 from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.operations import (
@@ -31,7 +32,7 @@ from lmk_rag.store.operations import (
     store_locked,
     stored_revisions,
 )
-from lmk_rag.store.points import LANDMARKS, Point
+from lmk_rag.store.points import LANDMARKS, WORDS, Point
 from lmk_rag.types import Floats
 
 _PAGE = 256
@@ -96,7 +97,8 @@ class ClientBackend:
         structs = [
             models.PointStruct(
                 id=point.id,
-                vector={name: vector.tolist() for name, vector in point.vectors.items()},
+                vector={name: vector.tolist() for name, vector in point.vectors.items()}
+                | ({} if point.words is None else {WORDS: _sparse(point.words)}),
                 payload=point.payload,
             )
             for point in points
@@ -204,6 +206,31 @@ class ClientBackend:
             for hit in group.hits
         ]
 
+    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+        """Find points by words; see `Backend.search_words`."""
+        having_words = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
+        with self._session():
+            answer = self.client.query_points_groups(
+                self.collection,
+                group_by="document_id",
+                query=_sparse(query),
+                using=WORDS,
+                query_filter=_optional(where),
+                limit=limit,
+                group_size=1,
+                with_payload=["document_id"],
+                # A server counts over its index otherwise, where deleted points stay for a while;
+                # versions that don't know this parameter go on doing so.
+                search_params=None
+                if self.is_local
+                else models.SearchParams(idf=models.IdfCorpusParams(corpus=having_words)),
+            )
+        return [
+            Found(str(hit.id), str(group.id), float(hit.score))
+            for group in answer.groups
+            for hit in group.hits
+        ]
+
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""
         return self.count() <= _EXACT_POINTS
@@ -290,6 +317,10 @@ def _locks_of(client: QdrantClient) -> tuple[threading.RLock, threading.RLock]:
     """Return the locks of a client, for one call and for several writes: stores may share it."""
     with _LOCKS_GUARD:
         return _LOCKS.setdefault(client, (threading.RLock(), threading.RLock()))
+
+
+def _sparse(vector: WordVector) -> models.SparseVector:
+    return models.SparseVector(indices=vector.indices.tolist(), values=vector.values.tolist())
 
 
 def _optional(where: Where) -> models.Filter | None:

@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from urllib.parse import quote
 from qdrant_client import models
 
 from lmk_rag.errors import StoreError, require_extra
+from lmk_rag.lexical import WordVector
 from lmk_rag.store.edge_filters import FLAGS, bool_flags, to_edge
 from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
@@ -32,7 +34,7 @@ from lmk_rag.store.operations import (
     store_locked,
     stored_revisions,
 )
-from lmk_rag.store.points import Point
+from lmk_rag.store.points import WORDS, Point
 from lmk_rag.types import Floats
 
 _PAGE = 256
@@ -87,11 +89,13 @@ class EdgeBackend:
         """Create the collection; the metadata file comes last and makes it whole."""
         edge = self._edge
         vectors = {name: self._params(v) for name, v in settings["vectors_config"].items()}
+        words = edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)
+        config = edge.EdgeConfig(vectors=vectors, sparse_vectors={WORDS: words})
         self._path.mkdir(parents=True, exist_ok=True)
         if any(self._path.iterdir()):  # left by a run that was killed here; nothing is in it yet
             self._shard = self._load()
         else:
-            self._shard = edge.EdgeShard.create(str(self._path), edge.EdgeConfig(vectors=vectors))
+            self._shard = edge.EdgeShard.create(str(self._path), config)
         for name in ("document_id", "revision", FLAGS):
             self._index(name, edge.PayloadSchemaType.Keyword)
         self._index("segment", edge.PayloadSchemaType.Integer)
@@ -109,7 +113,8 @@ class EdgeBackend:
         edge_points = [
             self._edge.Point(
                 point.id,
-                {name: vector.tolist() for name, vector in point.vectors.items()},
+                {name: vector.tolist() for name, vector in point.vectors.items()}
+                | ({} if point.words is None else {WORDS: self._sparse(point.words)}),
                 point.payload | {FLAGS: bool_flags(point.payload["metadata"])},
             )
             for point in points
@@ -165,27 +170,52 @@ class EdgeBackend:
 
         The engine has no grouping by document: more is asked for until there are enough.
         """
-        condition = self._condition(where)
         stages = None
         if prefetch is not None:
             first = self._nearest(query, prefetch[0])
+            condition = self._condition(where)
             stages = [self._edge.Prefetch(limit=prefetch[1], query=first, filter=condition)]
+        found = self._grouped(
+            self._nearest(query, using), where, limit, per_document, prefetches=stages
+        )
+        return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
+
+    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+        """Find points by words; see `Backend.search_words`."""
+        edge = self._edge
+        # The engine counts over its index otherwise, where deleted points stay for a while.
+        corpus = edge.Filter(must=[edge.HasVectorCondition(WORDS)])
+        params = edge.SearchParams(idf=edge.IdfParams(corpus=corpus))
+        nearest = edge.Query.Nearest(self._sparse(query), using=WORDS)
+        return self._grouped(nearest, where, limit, 1, params=params)
+
+    def _grouped(
+        self,
+        query: Any,
+        where: Where,
+        limit: int,
+        per_document: int,
+        *,
+        prefetches: list[Any] | None = None,
+        params: Any = None,
+    ) -> list[Found]:
+        condition = self._condition(where)
         total = self.count(where)
         asked = min(total, limit * per_document + _PAGE // 4)
         while True:
             request = self._edge.QueryRequest(
                 limit=max(asked, 1),
-                query=self._nearest(query, using),
-                prefetches=stages,
+                query=query,
+                prefetches=prefetches,
                 filter=condition,
+                params=params,
                 with_payload=["document_id"],
             )
             hits = self._call(self._shard.query, request)
             groups: dict[str, list[Found]] = {}
             for hit in hits:
                 id_ = str(hit.payload["document_id"])
-                score = min(max(float(hit.score), -1.0), 1.0)
-                groups.setdefault(id_, []).append(Found(str(hit.id), id_, score))
+                groups.setdefault(id_, []).append(Found(str(hit.id), id_, float(hit.score)))
             best = list(groups.values())[:limit]
             exhausted = len(hits) < asked or asked >= total
             if exhausted or (len(best) == limit and per_document == 1):
@@ -238,6 +268,9 @@ class EdgeBackend:
 
     def _nearest(self, query: Floats, using: str) -> Any:
         return self._edge.Query.Nearest(query_rows(query, using), using=using)
+
+    def _sparse(self, vector: WordVector) -> Any:
+        return self._edge.SparseVector(vector.indices.tolist(), vector.values.tolist())
 
     def _condition(self, where: Where) -> Any:
         return None if where is None else to_edge(self._edge, translate(where))

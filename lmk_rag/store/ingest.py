@@ -54,10 +54,11 @@ def ingest(
     encoder: DocumentEncoder,
     documents: Iterable[tuple[Document, DocumentEmbedding | None]],
     *,
+    average_words: int | None,
     show_progress: bool,
     on_progress: Callable[[int], None] | None,
 ) -> AddReport:
-    """Store documents; see `QdrantStore.add`."""
+    """Store documents; see `QdrantStore.add`, and `document_points` for `average_words`."""
     report = AddReport()
     checked = (check_document(d, e, encoder.fingerprint) for d, e in documents)
     max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * encoder.batch_tokens
@@ -72,14 +73,18 @@ def ingest(
                 on_progress(decided)
 
         for group in _groups(checked, report, max_chars):
-            _add_group(backend, encoder, group, report)
+            _add_group(backend, encoder, group, report, average_words)
             note()
         note()
     return report
 
 
 def _add_group(
-    backend: Backend, encoder: DocumentEncoder, group: list[Candidate], report: AddReport
+    backend: Backend,
+    encoder: DocumentEncoder,
+    group: list[Candidate],
+    report: AddReport,
+    average_words: int | None,
 ) -> None:
     ids = [candidate.document.id for candidate in group]
     known = backend.revisions(ids)
@@ -95,7 +100,8 @@ def _add_group(
             # Only what was there before is deleted afterwards: of two writers at once, neither
             # can delete what the other has just written.
             before = backend.revisions(ids)
-            for batch in request_batches(_points(written, skipped), max_points=_REQUEST_POINTS):
+            points = _points(written, skipped, average_words)
+            for batch in request_batches(points, max_points=_REQUEST_POINTS):
                 backend.upsert(batch)
             old = [
                 revision
@@ -118,13 +124,21 @@ def _add_group(
 
 
 def _points(
-    written: Iterable[tuple[Candidate, DocumentEmbedding]], skipped: dict[str, Skipped]
+    written: Iterable[tuple[Candidate, DocumentEmbedding]],
+    skipped: dict[str, Skipped],
+    average_words: int | None,
 ) -> Iterator[Point]:
     """Yield the points of encoded documents; note those that can't be points."""
     for candidate, embedding in written:
         document = candidate.document
         try:
-            points = document_points(document, candidate.metadata, embedding, candidate.revision)
+            points = document_points(
+                document,
+                candidate.metadata,
+                embedding,
+                candidate.revision,
+                average_words=average_words,
+            )
         except InputError as error:
             skipped[document.id] = _skip(candidate, str(error))
         else:

@@ -9,12 +9,13 @@ from typing import Any
 
 from qdrant_client import QdrantClient
 
+from lmk_rag.lexical import WordVector
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.filters import FieldIs
 from lmk_rag.store.memory import ENTRY_FIELDS, MemoryIndex
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.operations import Found, Record, Revisions, Where
-from lmk_rag.store.points import Point
+from lmk_rag.store.points import WORDS, Point
 from lmk_rag.types import Floats
 
 _EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
@@ -58,7 +59,7 @@ class LocalBackend:
             index = self._index()
             self._inner.upsert(points)
             for point in points:
-                index.put(point.id, point.payload, point.vectors)
+                index.put(point.id, point.payload, point.vectors, point.words)
 
     def delete(self, which: FieldIs) -> None:
         """Delete points by document or revision."""
@@ -124,6 +125,17 @@ class LocalBackend:
                 allowed=None if ids is None else set(ids),
                 prefetch=prefetch,
             )
+
+    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+        """Find points by words; see `Backend.search_words`."""
+        with self._inner.lock:
+            index = self._index()
+            ids = self._ids(where)
+            if not index.has_words:
+                records = self._inner.scroll(None, fields=(), vectors=(WORDS,))
+                index.load_words((r.id, r.words) for r in records if r.words is not None)
+            allowed = None if ids is None else set(ids)
+            return index.search_words(query, limit=limit, allowed=allowed)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lmk_rag.lexical import WordVector
 from lmk_rag.scoring import best_per_group, row_scores
 from lmk_rag.store.filters import FieldIs
 from lmk_rag.store.operations import Found, Revisions, collect_revisions
+from lmk_rag.store.postings import Postings
 from lmk_rag.types import Floats, Ints
 
 
@@ -37,6 +39,7 @@ class MemoryIndex:
         self._points: dict[str, dict[str, None]] = {}  # by document, in order
         self._rows: dict[str, dict[str, Floats]] = {}  # by vector name and point
         self._stacked: dict[str, tuple[list[str], Floats, Ints]] = {}
+        self._postings: Postings | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -49,13 +52,21 @@ class MemoryIndex:
         """Landmarks of all documents."""
         return sum(entry.n_landmarks for entry in self._entries.values() if entry.segment == 0)
 
-    def put(self, id_: str, payload: Mapping[str, Any], vectors: Mapping[str, Floats]) -> None:
+    def put(
+        self,
+        id_: str,
+        payload: Mapping[str, Any],
+        vectors: Mapping[str, Floats],
+        words: WordVector | None = None,
+    ) -> None:
         """Add or replace a point."""
         entry = _Entry._make(payload[name] for name in ENTRY_FIELDS)
         self._entries[id_] = entry
         self._points.setdefault(entry.document_id, {})[id_] = None
         for name, by_id in self._rows.items():
             by_id[id_] = _as_rows(vectors[name])
+        if self._postings is not None:
+            self._postings.put(id_, words)
         self._stacked.clear()
 
     def remove(self, ids: Iterable[str]) -> None:
@@ -67,6 +78,8 @@ class MemoryIndex:
                 del self._points[document_id]
             for by_id in self._rows.values():
                 del by_id[id_]
+            if self._postings is not None:
+                self._postings.remove(id_)
         self._stacked.clear()
 
     def select(self, which: FieldIs) -> list[str]:
@@ -112,6 +125,28 @@ class MemoryIndex:
             ids, scores = self._scores(query, prefetch[0], allowed)
             allowed = {ids[i] for i in np.argsort(-scores, kind="stable")[: prefetch[1]]}
         ids, scores = self._scores(query, using, allowed)
+        return self._grouped(ids, scores, limit, per_document)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the words were loaded."""
+        return self._postings is not None
+
+    def load_words(self, vectors: Iterable[tuple[str, WordVector]]) -> None:
+        """Take in the words of every point that has any."""
+        self._postings = Postings(vectors)
+
+    def search_words(
+        self, query: WordVector, *, limit: int, allowed: Collection[str] | None
+    ) -> list[Found]:
+        """Find the best points by words; see `Backend.search_words`, and `search`."""
+        assert self._postings is not None, "load_words comes first"
+        ids, scores = self._postings.search(query, allowed)
+        return self._grouped(ids, scores, limit, 1)
+
+    def _grouped(
+        self, ids: list[str], scores: Floats, limit: int, per_document: int
+    ) -> list[Found]:
         per: dict[str, list[Found]] = {}
         for i in np.argsort(-scores, kind="stable"):
             document_id = self._entries[ids[i]].document_id

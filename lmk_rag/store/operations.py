@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from lmk_rag.errors import StoreLockedError
+from lmk_rag.lexical import WordVector
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import DOCUMENT, Point
+from lmk_rag.store.points import DOCUMENT, WORDS, Point
 from lmk_rag.types import Floats
 
 Where = Filter | FieldIs | None
@@ -29,11 +30,12 @@ class Record:
     id: str
     payload: Json
     vectors: dict[str, Floats]
+    words: WordVector | None = None
 
 
 @dataclass(frozen=True)
 class Found:
-    """A point found by a vector, with its MaxSim or cosine."""
+    """A point found by a vector, with its MaxSim or cosine, or by words, with its BM25."""
 
     id: str
     document_id: str
@@ -98,6 +100,17 @@ class Backend(Protocol):
             prefetch: the vector and the number of candidates of a first stage.
         """
 
+    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+        """Find the points that hold a word of the query, one per document, by BM25, best first.
+
+        How rare a word is gets counted over all points that have words, filter or not.
+
+        Args:
+            query: its terms, at least one, and how often each comes.
+            limit: documents.
+            where: a filter.
+        """
+
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""
 
@@ -107,11 +120,17 @@ class Backend(Protocol):
 
 def read_record(record: Any) -> Record:
     """Turn a point as either client gives it into ours."""
-    vectors = record.vector if isinstance(record.vector, dict) else {}
+    vectors = dict(record.vector) if isinstance(record.vector, dict) else {}
+    sparse = vectors.pop(WORDS, None)
     return Record(
         id=str(record.id),
         payload=dict(record.payload or {}),
         vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
+        words=None
+        if sparse is None
+        else WordVector(
+            np.asarray(sparse.indices, np.int64), np.asarray(sparse.values, np.float32)
+        ),
     )
 
 

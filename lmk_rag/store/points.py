@@ -17,15 +17,18 @@ import numpy as np
 
 from lmk_rag.chunker import end_grades
 from lmk_rag.errors import InputError
+from lmk_rag.lexical import Terms, WordVector, terms
 from lmk_rag.spans import group_stretches
 from lmk_rag.store.metadata import Json
 from lmk_rag.types import Document, DocumentEmbedding, Floats, Ints
 
 DOCUMENT, LANDMARKS, SECTIONS = "document", "landmarks", "sections"
+WORDS = "words"  # the sparse one
 
 MAX_REQUEST_BYTES = 16 * 2**20  # half of Qdrant's default limit of 32 MiB
 _MAX_SEGMENT_BYTES = MAX_REQUEST_BYTES // 2
 _BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
+_BYTES_PER_TERM = _BYTES_PER_NUMBER + len("4294967295,")
 _LANDMARKS_PER_SECTION = 8
 
 # Point ids are derived from document ids, so writing twice is writing once.
@@ -40,17 +43,20 @@ class Point:
         id: UUID text.
         vectors: `document` (D,), `landmarks` (L, D) and `sections` (S, D), float32, unit rows.
         payload: JSON-ready.
+        words: BM25's share of the text; None where it has no word or the collection keeps none.
     """
 
     id: str
     vectors: dict[str, Floats]
     payload: Json
+    words: WordVector | None = None
 
     @cached_property
     def n_bytes(self) -> int:
         """What it takes in a request, estimated from above."""
         numbers = sum(vector.size for vector in self.vectors.values())
-        return numbers * _BYTES_PER_NUMBER + len(json.dumps(self.payload)) + 512
+        words = 0 if self.words is None else len(self.words) * _BYTES_PER_TERM
+        return numbers * _BYTES_PER_NUMBER + words + len(json.dumps(self.payload)) + 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +98,12 @@ def point_id(document_id: str, revision: str, segment: int) -> str:
 
 
 def document_points(
-    document: Document, metadata: Json, embedding: DocumentEmbedding, revision: str
+    document: Document,
+    metadata: Json,
+    embedding: DocumentEmbedding,
+    revision: str,
+    *,
+    average_words: int | None = None,
 ) -> list[Point]:
     """Turn one encoded document into points.
 
@@ -101,13 +112,16 @@ def document_points(
         metadata: cleaned.
         embedding: of the text.
         revision: of id, text, metadata and encoder.
+        average_words: the length that the collection's BM25 counts as usual; None: no words.
 
     Raises:
         InputError: one landmark holds more text than a request.
     """
     grades = end_grades(document.text, embedding.spans)
     rows = np.ones(embedding.n_landmarks, np.int64)
-    segments = group_stretches(_row_bytes(document.text, embedding), grades, _MAX_SEGMENT_BYTES)
+    found = None if average_words is None else terms(document.text)
+    sizes = _row_bytes(document.text, embedding, found)
+    segments = group_stretches(sizes, grades, _MAX_SEGMENT_BYTES)
     shared: Json = {
         "document_id": document.id,
         "revision": revision,
@@ -139,7 +153,10 @@ def document_points(
                 [embedding.stretch_vector(first + a, first + b - 1) for a, b in sections]
             ),
         }
-        point = Point(point_id(document.id, revision, index), vectors, shared | own)
+        words = None
+        if found is not None and average_words is not None:
+            words = found.vector(start, stop, average=average_words)
+        point = Point(point_id(document.id, revision, index), vectors, shared | own, words or None)
         if point.n_bytes > MAX_REQUEST_BYTES:
             raise InputError(
                 f"characters {start} to {stop} make {point.n_bytes} bytes in one piece, with "
@@ -149,12 +166,16 @@ def document_points(
     return points
 
 
-def _row_bytes(text: str, embedding: DocumentEmbedding) -> Ints:
-    """Return (L,) the bytes each landmark takes in a request: vectors, span and text."""
+def _row_bytes(text: str, embedding: DocumentEmbedding, found: Terms | None) -> Ints:
+    """Return (L,) the bytes each landmark takes in a request: vectors, span, text and words."""
     numbers = embedding.landmarks.shape[1] * _BYTES_PER_NUMBER
     fixed = numbers + 2 * numbers // _LANDMARKS_PER_SECTION + 32  # sections hold 4 to 8 landmarks
     sizes = [len(json.dumps(text[start:end])) + fixed for start, end in embedding.spans.tolist()]
-    return np.array(sizes, np.int64)
+    bytes_ = np.array(sizes, np.int64)
+    if found is not None:  # from above: a segment has each of its terms once
+        bounds = np.append(embedding.spans[:, 0], embedding.spans[-1, 1])
+        bytes_ += np.diff(np.searchsorted(found.starts, bounds)) * _BYTES_PER_TERM
+    return bytes_
 
 
 def request_batches(points: Iterable[Point], *, max_points: int) -> Iterator[list[Point]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from qdrant_client import QdrantClient
 
-from lmk_rag.errors import ClosedError, InputError, StoreError
+from lmk_rag.errors import ClosedError, CollectionMismatchError, InputError, StoreError
+from lmk_rag.lexical import query_vector
 from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, ingest
@@ -23,6 +24,7 @@ from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
+    average_words,
     check_description,
     collection_settings,
     stored_description,
@@ -106,6 +108,7 @@ class QdrantStore:
                     )
             else:
                 check_description(collection, metadata, encoder)
+            self._average_words = average_words(stored_description(metadata))
         except BaseException:
             self._backend.close()
             raise
@@ -145,6 +148,7 @@ class QdrantStore:
             self._backend,
             self.encoder,
             ((document, None) for document in documents),
+            average_words=self._average_words,
             show_progress=show_progress,
             on_progress=on_progress,
         )
@@ -161,7 +165,12 @@ class QdrantStore:
         self._check_open()
         _check_iterable("encoded", encoded)
         return ingest(
-            self._backend, self.encoder, encoded, show_progress=show_progress, on_progress=None
+            self._backend,
+            self.encoder,
+            encoded,
+            average_words=self._average_words,
+            show_progress=show_progress,
+            on_progress=None,
         )
 
     def check(self, documents: Iterable[Document]) -> Iterator[Skipped]:
@@ -263,6 +272,22 @@ class QdrantStore:
             where=where,
             prefetch=prefetch,
         )
+
+    def search_words(self, text: str, *, limit: int, where: Where = None) -> list[Found]:
+        """Find segments by BM25, the best of each document; see `Backend.search_words`.
+
+        Raises:
+            CollectionMismatchError: the collection was made before words were stored.
+        """
+        self._check_open()
+        if self._average_words is None:
+            raise CollectionMismatchError(
+                f"collection {self.collection!r} was made by an earlier version of lmk-rag and "
+                "holds no words, which mode='hybrid' needs; the other modes work as before. "
+                "Index the documents again into a new collection"
+            )
+        query = query_vector(text)
+        return self._backend.search_words(query, limit=limit, where=where) if query else []
 
     def segments(self, ids: Sequence[str], *, landmarks: bool) -> dict[str, tuple[Segment, Floats]]:
         """Return segments by point id, with their (L, D) landmark rows if asked for."""

@@ -9,12 +9,14 @@ from qdrant_client import models
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CollectionMismatchError
+from lmk_rag.lexical import AVERAGE
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, WORDS
 from lmk_rag.types import DocumentEmbedding, Floats
 
 _KEY = "lmk_rag"
-_SCHEMA = 1
+_SCHEMA = 2
+_READABLE = (1, 2)  # 1 has no words: all but hybrid search works
 
 
 class DocumentEncoder(Protocol):
@@ -99,6 +101,7 @@ def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) ->
                 hnsw_config=models.HnswConfigDiff(m=0, payload_m=0),
             ),
         },
+        "sparse_vectors_config": {WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
         "shard_number": options.shard_number,
         "replication_factor": options.replication_factor,
         "write_consistency_factor": options.write_consistency_factor,
@@ -114,7 +117,14 @@ def describe(encoder: DocumentEncoder) -> Json:
         "width": encoder.dim,
         "fingerprint": encoder.fingerprint,
         "config": asdict(encoder.config),
+        "average_words": AVERAGE,
     }
+
+
+def average_words(description: Json | None) -> int | None:
+    """Return the length that a collection's BM25 counts as usual, or None if it has no words."""
+    found = (description or {}).get("average_words")
+    return found if isinstance(found, int) else None
 
 
 def stored_description(metadata: Json | None) -> Json | None:
@@ -137,12 +147,13 @@ def check_description(collection: str, metadata: Json, encoder: DocumentEncoder)
             f"{remedy}"
         )
     wanted = describe(encoder)
-    if found.get("fingerprint") == wanted["fingerprint"] and found.get("schema") == _SCHEMA:
+    readable = found.get("schema") in _READABLE
+    if found.get("fingerprint") == wanted["fingerprint"] and readable:
         return
     differences = [
         f"{key} is {found.get(key)!r} there and {wanted[key]!r} here"
         for key in ("schema", "model", "width")
-        if found.get(key) != wanted[key]
+        if found.get(key) != wanted[key] and not (key == "schema" and readable)
     ]
     there, here = found.get("config"), wanted["config"]
     if isinstance(there, dict) and isinstance(here, dict):
