@@ -28,6 +28,7 @@ LAYERS = [
     {"retriever"},
     {"html_text", "listing"},
     {"files"},
+    {"evaluation"},
     {"lmk_rag"},  # the public names
     {"cli"},
 ]

@@ -63,5 +63,6 @@ def test_the_wheel_offers_the_command_and_the_extras(wheel):
     (metadata,) = [n for n in wheel.namelist() if n.endswith("/METADATA")]
     lines = wheel.read(metadata).decode().splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
-    assert extras == {"all", "chat", "edge", "files", "langchain", "llama-index", "minilm"}
+    retrieval, integrations = {"edge", "eval", "files", "minilm"}, {"langchain", "llama-index"}
+    assert extras == retrieval | integrations | {"all", "chat", "mteb"}
     assert "License-Expression: Apache-2.0" in lines

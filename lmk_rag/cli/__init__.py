@@ -12,6 +12,7 @@ import lmk_rag
 from lmk_rag.cli.demo import demo
 from lmk_rag.cli.documents import delete, documents
 from lmk_rag.cli.encode import encode
+from lmk_rag.cli.evaluate import evaluate
 from lmk_rag.cli.index import index
 from lmk_rag.cli.inspect import inspect
 from lmk_rag.cli.search import search
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 for command in (index, search, documents, delete, inspect, encode, demo):
     app.command()(command)
+app.command("eval")(evaluate)  # a function of that name would hide the builtin
 
 
 def _version(wanted: bool) -> None:

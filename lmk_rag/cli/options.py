@@ -41,6 +41,10 @@ BoundaryOption = Annotated[
 MaxLengthOption = Annotated[
     int | None, typer.Option("--max-length", min=3, help="Tokens in one window of the model.")
 ]
+OverlapOption = Annotated[
+    int | None,
+    typer.Option("--overlap", min=0, help="Tokens that a window repeats from the one before."),
+]
 DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps ...")]
 DtypeOption = Annotated[str, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
 EncodingOption = Annotated[str, typer.Option("--encoding", help="How text files are encoded.")]
@@ -62,6 +66,7 @@ class ModelChoice:
     granularity: int | None = None
     boundary: Boundary | None = None
     max_length: int | None = None
+    overlap: int | None = None
 
     def load(self, stored: Description | None = None) -> LandmarkEncoder:
         """Load the encoder; what the user left open is as the collection or checkpoint has it."""
@@ -88,5 +93,6 @@ class ModelChoice:
             "granularity": self.granularity,
             "boundary": self.boundary,
             "max_length": self.max_length,
+            "overlap": self.overlap,
         }
         return replace(config, **{name: v for name, v in given.items() if v is not None})

@@ -1,0 +1,88 @@
+"""Arrays on disk, a file per block of texts: an interrupted run goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmk_rag.errors import InputError
+
+_BLOCK_CHARS = 200_000  # about ten seconds of a CPU: what a kill may cost
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+class ArrayCache:
+    """Arrays by content: the key says what they were made from.
+
+    Args:
+        folder: where to keep them; None keeps nothing.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def load(self, key: str) -> Arrays | None:
+        """Return what was kept under a key, or None.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        path = self._path(key)
+        if path is None or not path.exists():
+            return None
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                return dict(kept)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is damaged ({error}); delete it and run again") from error
+
+    def save(self, key: str, arrays: Arrays) -> None:
+        """Keep arrays under a key; no half of a file is ever seen.
+
+        Raises:
+            InputError: the folder can't be written.
+        """
+        path = self._path(key)
+        if path is None:
+            return
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named allow_pickle
+            part.replace(path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise InputError(f"the cache {path.parent} can't be written: {error}") from error
+
+    def _path(self, key: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{key}.npz"
+
+
+def key_of(*parts: str) -> str:
+    """Return 32 hex digits that change with any part."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))  # so that "ab", "c" is not "a", "bc"
+        digest.update(data)
+    return digest.hexdigest()[:32]
+
+
+def blocks(texts: Sequence[str], size: int = _BLOCK_CHARS) -> Iterator[slice]:
+    """Yield runs of neighboring texts of about `size` characters, each text once."""
+    first = total = 0
+    for at, text in enumerate(texts):
+        total += len(text)
+        if total >= size:
+            yield slice(first, at + 1)
+            first, total = at + 1, 0
+    if first < len(texts):
+        yield slice(first, len(texts))

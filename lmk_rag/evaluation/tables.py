@@ -1,0 +1,136 @@
+"""Results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from lmk_rag.evaluation.bm25 import SETTINGS
+from lmk_rag.evaluation.metrics import METRICS
+from lmk_rag.evaluation.results import Tree
+
+Row = tuple[str, list[str]]
+
+
+def markdown(tree: Tree) -> str:
+    """Return all tables of the results."""
+    sets = tree["sets"]
+    head = ["method", *sets, "mean"]
+    parts = ["# Evaluation", _sizes(tree)]
+    parts += [f"## {metric}\n\n{_grid(head, metric_rows(tree, metric))}" for metric in METRICS]
+    for title, rows in (
+        ("## Answer recall", _answers(tree)),
+        ("## By length of the pass key's document", _groups(tree, "by_passkey_length")),
+        ("## By tokens of the relevant document", _groups(tree, "by_length")),
+        ("## Differences in nDCG@10", _significance(tree)),
+        ("## Encodings", _encodings(tree)),
+    ):
+        if rows is not None:
+            parts.append(f"{title}\n\n{rows}")
+    return "\n\n".join(parts) + "\n"
+
+
+def methods_of(tree: Tree) -> list[str]:
+    """Return the methods of all sets, in the order they were first run."""
+    return list(dict.fromkeys(key for of in tree["sets"].values() for key in of["methods"]))
+
+
+def metric_rows(tree: Tree, metric: str) -> list[Row]:
+    """Return a row per method: its figure on each set and, if it has all, their mean."""
+    rows = []
+    for key in methods_of(tree):
+        entries = [of["methods"].get(key) for of in tree["sets"].values()]
+        values = [None if entry is None else entry["scores"][metric] for entry in entries]
+        whole = [value for value in values if value is not None]
+        mean = fmean(whole) if len(whole) == len(values) else None
+        rows.append((key, [figure(value) for value in (*values, mean)]))
+    return rows
+
+
+def figure(value: float | None) -> str:
+    """Return a figure in [0, 1] as tables show it."""
+    return "" if value is None else f"{value:.3f}"
+
+
+def _sizes(tree: Tree) -> str:
+    lines = [
+        f"- {label}: {of['documents']:,} documents, {of['queries']:,} queries"
+        + (f"; {of['unjudged']} without a relevant document left out" if of["unjudged"] else "")
+        for label, of in tree["sets"].items()
+    ]
+    lines.append(f"- bm25: {SETTINGS}")
+    for label, of in tree["sets"].items():
+        for key, entry in of["methods"].items():
+            lines += [f"- {label}, {key}: {note}" for note in entry["notes"]]
+    return "\n".join(lines)
+
+
+def _answers(tree: Tree) -> str | None:
+    rows: list[Row] = []
+    budgets: list[str] = []
+    for label, of in tree["sets"].items():
+        for key, entry in of["methods"].items():
+            for kind, shares in entry["answer_recall"].items():
+                budgets = budgets or list(shares)
+                rows.append((label, [key, kind, *(figure(shares.get(b)) for b in budgets)]))
+    head = ["set", "method", "shown", *(f"{budget} tokens" for budget in budgets)]
+    return _grid(head, rows) if rows else None
+
+
+def _groups(tree: Tree, name: str) -> str | None:
+    """Return a table per set: methods by groups of queries."""
+    parts = []
+    for label, of in tree["sets"].items():
+        found = {key: entry[name] for key, entry in of["methods"].items() if entry[name]}
+        if not found:
+            continue
+        groups = next(iter(found.values()))
+        metrics = list(groups[0]["scores"])[:2] if name == "by_passkey_length" else ["nDCG@10"]
+        for metric in metrics:
+            head = [metric, *(f"{group['name']} ({group['queries']})" for group in groups)]
+            rows: list[Row] = [
+                (key, [figure(group["scores"][metric]) for group in own])
+                for key, own in found.items()
+            ]
+            parts.append(f"{label}\n\n{_grid(head, rows)}")
+    return "\n\n".join(parts) if parts else None
+
+
+def _significance(tree: Tree) -> str | None:
+    rows: list[Row] = [
+        (label, [row["first"], row["second"], f"{row['difference']:+.3f}", f"{row['p']:.4f}"])
+        for label, of in tree["sets"].items()
+        for row in of["significance"]
+    ]
+    return _grid(["set", "method", "against", "difference", "p"], rows) if rows else None
+
+
+def _encodings(tree: Tree) -> str | None:
+    rows: list[Row] = [
+        (
+            label,
+            [
+                name,
+                cost["model"],
+                f"{cost['rows']:,}",
+                f"{cost['tokens']:,}",
+                f"{cost['seconds']:,.1f}",
+                f"{cost['tokens_per_second']:,.0f}",
+                f"{cost['truncated']:,}",
+            ],
+        )
+        for label, of in tree["sets"].items()
+        for name, cost in of["encodings"].items()
+    ]
+    head = ["set", "encoding", "how", "vectors", "tokens", "seconds", "tokens/s", "texts cut"]
+    return _grid(head, rows) if rows else None
+
+
+def _grid(head: Sequence[str], rows: Iterable[Row]) -> str:
+    lines = [_line(head), _line(["---"] * len(head))]
+    lines += [_line([first, *rest]) for first, rest in rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
