@@ -536,7 +536,7 @@ class VectorStoreSuite:
         assert [node.node_id for node in found] == ["c"]
 
     @pytest.mark.parametrize(
-        "mode", [m for m in VectorStoreQueryMode if m.value not in ("default", "mmr")]
+        "mode", [m for m in VectorStoreQueryMode if m.value not in ("default", "mmr", "hybrid")]
     )
     def test_other_modes_are_refused_by_name(self, ask, mode):
         with pytest.raises(NotImplementedError, match=mode.value):

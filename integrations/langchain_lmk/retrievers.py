@@ -14,6 +14,7 @@ from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from pydantic import ConfigDict
 
 from lmk_rag import Passage, QdrantStore, Retriever
+from lmk_rag.fusion import Fusion
 from lmk_rag.retriever import Mode
 
 
@@ -24,7 +25,7 @@ class LMKRetriever(BaseRetriever):
         store: a `lmk_rag.QdrantStore`, or that of a vector store: `vector_store.store`.
         k: the most passages.
         filter, mode, passage_tokens, per_document: as in `lmk_rag.Retriever.search`.
-        candidates: as in `lmk_rag.Retriever`.
+        candidates, fusion: as in `lmk_rag.Retriever`.
 
     Instantiate:
         ```python
@@ -41,7 +42,8 @@ class LMKRetriever(BaseRetriever):
         ```
 
     A passage's metadata is its document's, and on top of it `document_id`, `start` and `end`
-    (characters of the document), `line` (from 1), `score` (cosine, higher is better),
+    (characters of the document), `line` (from 1), `score` (higher is better: a cosine, and in
+    hybrid mode the fused score of its document, from 0 to 1),
     `best_start` and `best_end` (the landmark that matched best). `source` is the document's own,
     or its id where it has none.
     """
@@ -55,6 +57,7 @@ class LMKRetriever(BaseRetriever):
     passage_tokens: int = 256
     per_document: int = 1
     candidates: int = 200
+    fusion: Fusion | None = None
 
     def _get_relevant_documents(
         self,
@@ -70,7 +73,7 @@ class LMKRetriever(BaseRetriever):
             "passage_tokens": self.passage_tokens,
             "per_document": self.per_document,
         }
-        retriever = Retriever(self.store, candidates=self.candidates)
+        retriever = Retriever(self.store, candidates=self.candidates, fusion=self.fusion)
         return [_document(passage) for passage in retriever.search(query, **settings | options)]
 
     async def _aget_relevant_documents(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import run_in_executor
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from qdrant_client import QdrantClient
@@ -18,7 +19,9 @@ from qdrant_client import QdrantClient
 import lmk_rag
 from langchain_lmk.embeddings import LMKEmbeddings
 from lmk_rag.errors import InputError
+from lmk_rag.fusion import Fusion
 from lmk_rag.plain_encoder import PlainEncoder
+from lmk_rag.retriever import Mode
 from lmk_rag.store import CollectionOptions, DocumentEncoder, Filter
 from lmk_rag.types import DocumentHit, Floats
 
@@ -34,6 +37,7 @@ class LMKVectorStore(VectorStore):
         collection_name: made if it is not there; one made by another model is refused.
         location: ":memory:", a folder, or the URL of a Qdrant server. Ignored with `client`.
         client, api_key, options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
+        fusion: as in `lmk_rag.Retriever`.
 
     Instantiate:
         ```python
@@ -56,6 +60,7 @@ class LMKVectorStore(VectorStore):
         ```python
         vector_store.similarity_search("which text?", k=4)
         vector_store.similarity_search_with_score("which text?")  # cosine, higher is better
+        vector_store.similarity_search("part AB-1234", mode="hybrid")  # by words as well
         ```
 
     Search with filter:
@@ -72,6 +77,7 @@ class LMKVectorStore(VectorStore):
     Use as Retriever:
         ```python
         vector_store.as_retriever(search_type="mmr", search_kwargs={"k": 4})
+        vector_store.as_retriever(search_kwargs={"mode": "hybrid"})
         ```
 
     Found documents equal the stored ones. For passages with their offsets, and for closing a
@@ -89,6 +95,7 @@ class LMKVectorStore(VectorStore):
         options: CollectionOptions | None = None,
         prefer_grpc: bool = False,
         timeout: int = 60,
+        fusion: Fusion | None = None,
     ) -> None:
         self._embedding = embedding
         self.store = lmk_rag.QdrantStore(
@@ -101,7 +108,7 @@ class LMKVectorStore(VectorStore):
             prefer_grpc=prefer_grpc,
             timeout=timeout,
         )
-        self._retriever = lmk_rag.Retriever(self.store)
+        self._retriever = lmk_rag.Retriever(self.store, fusion=fusion)
 
     @property
     def embeddings(self) -> Embeddings:
@@ -203,10 +210,12 @@ class LMKVectorStore(VectorStore):
         query: str,
         k: int = 4,
         filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
+        *,
+        mode: Mode = "auto",
         **kwargs: Any,
     ) -> list[Document]:
-        """Find documents, best first."""
-        found = self.similarity_search_with_score(query, k, filter, **kwargs)
+        """Find documents, best first; `mode` as in `lmk_rag.Retriever`."""
+        found = self.similarity_search_with_score(query, k, filter, mode=mode, **kwargs)
         return [document for document, _ in found]
 
     def similarity_search_with_score(
@@ -214,22 +223,33 @@ class LMKVectorStore(VectorStore):
         query: str,
         k: int = 4,
         filter: Filter | None = None,  # noqa: A002
+        *,
+        mode: Mode = "auto",
         **kwargs: Any,
     ) -> list[tuple[Document, float]]:
-        """Find documents with the cosine of the query and their best landmark, best first."""
+        """Find documents, best first, with the cosine of the query and their best landmark.
+
+        In hybrid mode the score is the fused one, from 0 to 1.
+        """
         _refuse(kwargs)
-        return self._documents(self._retriever.search_documents(query, k=k, filter=filter))
+        hits = self._retriever.search_documents(query, k=k, filter=filter, mode=mode)
+        return self._documents(hits)
 
     def similarity_search_by_vector(
         self,
         embedding: Sequence[float],
         k: int = 4,
         filter: Filter | None = None,  # noqa: A002
+        *,
+        mode: Mode = "auto",
+        words: str | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """Find documents by the vector of a query, best first."""
+        """Find documents by the vector of a query, best first; hybrid mode needs `words` too."""
         _refuse(kwargs)
-        hits = self._retriever.search_documents(_array(embedding), k=k, filter=filter)
+        hits = self._retriever.search_documents(
+            _array(embedding), k=k, filter=filter, mode=mode, words=words
+        )
         return [document for document, _ in self._documents(hits)]
 
     def max_marginal_relevance_search(
@@ -239,14 +259,17 @@ class LMKVectorStore(VectorStore):
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
         filter: Filter | None = None,  # noqa: A002
+        *,
+        mode: Mode = "auto",
         **kwargs: Any,
     ) -> list[Document]:
         """Find documents that differ from each other; 0 is all difference, 1 all relevance."""
         if not query.strip():
             return []  # as every other search
         vector = self.store.encoder.encode_queries([query])[0].tolist()
+        words = query if mode == "hybrid" else None
         return self.max_marginal_relevance_search_by_vector(
-            vector, k, fetch_k, lambda_mult, filter, **kwargs
+            vector, k, fetch_k, lambda_mult, filter, mode=mode, words=words, **kwargs
         )
 
     def max_marginal_relevance_search_by_vector(
@@ -256,19 +279,40 @@ class LMKVectorStore(VectorStore):
         fetch_k: int = 20,
         lambda_mult: float = 0.5,
         filter: Filter | None = None,  # noqa: A002
+        *,
+        mode: Mode = "auto",
+        words: str | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """As `max_marginal_relevance_search`, by the vector of a query."""
+        """As `max_marginal_relevance_search`, by the vector of a query.
+
+        The mode decides which `fetch_k` documents are chosen from; relevance is cosine.
+        """
         _refuse(kwargs)
         query = _array(embedding)
         hits = self._retriever.search_documents(
-            query, k=fetch_k if 0 < k < fetch_k else k, filter=filter
+            query, k=fetch_k if 0 < k < fetch_k else k, filter=filter, mode=mode, words=words
         )
         vectors = self.store.document_vectors([hit.document_id for hit in hits])
         hits = [hit for hit in hits if hit.document_id in vectors]
         rows = [vectors[hit.document_id].tolist() for hit in hits]
         chosen = maximal_marginal_relevance(query, rows, lambda_mult=lambda_mult, k=k)
         return [document for document, _ in self._documents([hits[i] for i in chosen])]
+
+    def _similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        found = self.similarity_search_with_score(query, k, **kwargs)
+        # Fused scores lie between 0 and 1 already.
+        relevance = float if kwargs.get("mode") == "hybrid" else self._select_relevance_score_fn()
+        return [(document, relevance(score)) for document, score in found]
+
+    async def _asimilarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        return await run_in_executor(
+            None, self._similarity_search_with_relevance_scores, query, k, **kwargs
+        )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return lambda cosine: (cosine + 1) / 2

@@ -46,8 +46,12 @@ def search(
         int, typer.Option("--per-document", min=1, help="The most passages of one document.")
     ] = 1,
     mode: Annotated[
-        Literal["auto", "exact", "two-stage", "document"],
-        typer.Option("--mode", help="How to search; auto picks by size."),
+        Literal["auto", "exact", "two-stage", "document", "hybrid"],
+        typer.Option(
+            "--mode",
+            help="How to search; auto picks exact or two-stage by size, hybrid joins it with BM25 "
+            "over the words (scores from 0 to 1).",
+        ),
     ] = "auto",
     where: Annotated[
         list[str] | None,

@@ -38,7 +38,8 @@ class LMKRetriever(BaseRetriever):
         similarity_top_k: the most passages.
         filters, doc_ids: which nodes count.
         passage_tokens, per_node, mode, candidates: as in `lmk_rag.Retriever`, where `per_node` is
-            called `per_document`.
+            called `per_document`. Hybrid mode looks for the words of `query_str`, whatever the
+            texts to embed are, and fuses as `vector_store.fusion` says.
         callback_manager, verbose: as in every retriever.
 
     Examples:
@@ -53,7 +54,7 @@ class LMKRetriever(BaseRetriever):
     A passage is a node with its own, stable id. `start_char_idx` and `end_char_idx` count in the
     source document, where the stored node has offsets; SOURCE is that document, PARENT the stored
     node. On top of its metadata, "lmk_best_start" and "lmk_best_end" tell where in the passage's
-    text the best landmark lies. Scores are cosines, in [-1, 1].
+    text the best landmark lies. Scores are cosines, in [-1, 1]; in hybrid mode fused, in [0, 1].
     """
 
     def __init__(
@@ -81,13 +82,17 @@ class LMKRetriever(BaseRetriever):
         self.candidates = candidates
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        passages = Retriever(self.vector_store.store, candidates=self.candidates).search(
+        retriever = Retriever(
+            self.vector_store.store, candidates=self.candidates, fusion=self.vector_store.fusion
+        )
+        passages = retriever.search(
             self._query(query_bundle),
             k=self.similarity_top_k,
             filter=build_filter(self.filters, doc_ids=self.doc_ids),
             mode=self.mode,
             passage_tokens=self.passage_tokens,
             per_document=self.per_node,
+            words=query_bundle.query_str if self.mode == "hybrid" else None,
         )
         return [_with_score(passage) for passage in passages]
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,12 +36,19 @@ from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
-from lmk_rag.errors import InputError
+from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.fusion import Fusion
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
 _LOG = logging.getLogger(__name__)
 _OPENING = threading.RLock()
 _PAGE = 256  # nodes asked for at once
+_CANDIDATES = 200  # as in `lmk_rag.Retriever`
+_MODES = (
+    VectorStoreQueryMode.DEFAULT,
+    VectorStoreQueryMode.MMR,
+    VectorStoreQueryMode.HYBRID,
+)
 
 
 def _embed_model(value: object) -> object:
@@ -67,6 +75,7 @@ class LMKVectorStore(BasePydanticVectorStore):
         qdrant_client: a `qdrant_client.QdrantClient` of yours instead; it stays yours to close.
         api_key: for a server; None: the environment's QDRANT_API_KEY. Not part of dicts.
         options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
+        fusion: as in `lmk_rag.Retriever`, for the query mode HYBRID.
 
     Examples:
         ```python
@@ -104,6 +113,7 @@ class LMKVectorStore(BasePydanticVectorStore):
     options: CollectionOptions | None = None
     prefer_grpc: bool = False
     timeout: int = 60
+    fusion: Fusion | None = None
 
     _store: QdrantStore | None = PrivateAttr(default=None)
 
@@ -224,35 +234,53 @@ class LMKVectorStore(BasePydanticVectorStore):
         return await asyncio.to_thread(self.get_nodes, node_ids, filters)
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Find nodes by their best landmark; similarities are cosines.
+        """Find nodes by their best landmark; similarities are cosines, in HYBRID fused scores.
 
         Args:
-            query: in DEFAULT or MMR mode. Its embedding counts, else its text is encoded. All of
-                filters, doc_ids and node_ids must hold (node_ids=[], which an index passes when
-                it has no say, is none).
+            query: in DEFAULT, MMR or HYBRID mode. Its embedding counts, else its text is encoded.
+                All of filters, doc_ids and node_ids must hold (node_ids=[], which an index passes
+                when it has no say, is none). HYBRID looks for the words of `query_str` as well;
+                `alpha` is the weight of the landmarks (None: as `fusion` has it), `hybrid_top_k`
+                counts before `similarity_top_k`, and `sparse_top_k` is how many nodes are
+                taken by words, 200 at least.
             **kwargs: `mmr_prefetch_factor`: nodes that MMR chooses from, per node asked for.
 
         Raises:
             NotImplementedError: another mode, or a filter that can't be applied exactly.
-            InputError: no query, one of another width, or `similarity_top_k` below 1.
+            InputError: no query, one of another width, `similarity_top_k` below 1, or HYBRID
+                without `query_str`.
+            ConfigError: `alpha` is outside [0, 1].
         """
         factor = kwargs.pop("mmr_prefetch_factor", 4.0)
         _refuse(kwargs)
-        if query.mode not in (VectorStoreQueryMode.DEFAULT, VectorStoreQueryMode.MMR):
+        if query.mode not in _MODES:
             raise NotImplementedError(
-                f"LMKVectorStore knows the query modes default and mmr, not {query.mode.value!r}"
+                "LMKVectorStore knows the query modes default, mmr and hybrid, not "
+                f"{query.mode.value!r}"
             )
         if query.query_embedding is None and query.query_str is None:
             raise InputError("the query has neither an embedding nor a text")
-        mmr, k = query.mode is VectorStoreQueryMode.MMR, query.similarity_top_k
+        mmr, hybrid = (query.mode is mode for mode in _MODES[1:])
+        k = query.similarity_top_k
         asked: Any = query.query_str
         if query.query_embedding is not None:
             asked = np.asarray(query.query_embedding, np.float32)
         elif mmr and asked.strip():
             asked = self.store.encoder.encode_queries([asked])[0]
-        hits = Retriever(self.store).search_documents(
+        if hybrid and not (query.query_str or "").strip() and query.query_embedding is not None:
+            raise InputError(
+                "the query has an embedding only, and hybrid mode needs its words too; give "
+                "query_str, or use the default mode"
+            )
+        if mmr and k > 0:
+            wanted = max(k, int(k * factor))
+        else:
+            wanted = query.hybrid_top_k if hybrid and query.hybrid_top_k is not None else k
+        hits = self._retriever(query).search_documents(
             asked,
-            k=max(k, int(k * factor)) if mmr and k > 0 else k,
+            k=wanted,
+            mode="hybrid" if hybrid else "auto",
+            words=query.query_str if hybrid else None,
             filter=build_filter(
                 query.filters, doc_ids=query.doc_ids, node_ids=query.node_ids or None
             ),
@@ -266,6 +294,15 @@ class LMKVectorStore(BasePydanticVectorStore):
             similarities=[found[document.id] for document in stored],
             ids=[document.id for document in stored],
         )
+
+    def _retriever(self, query: VectorStoreQuery) -> Retriever:
+        fusion = self.fusion or Fusion()
+        if query.mode is VectorStoreQueryMode.HYBRID and query.alpha is not None:
+            if not 0 <= query.alpha <= 1:
+                raise ConfigError(f"alpha is {query.alpha!r}; expected a number from 0 to 1")
+            fusion = replace(fusion, words=1 - query.alpha)
+        candidates = max(_CANDIDATES, query.sparse_top_k or 0)
+        return Retriever(self.store, candidates=candidates, fusion=fusion)
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """As `query`, off the event loop."""
