@@ -1,16 +1,18 @@
 """The same long documents through LlamaIndex and LangChain, as their users do it and with lmk-rag.
 
+    .venv/bin/python -m pip install --group bench --constraint constraints.txt
     .venv/bin/python benchmarks/frameworks_side_by_side.py --data ../shared/data/eval
 
-Six ways, one run, the same base weights (all-MiniLM-L6-v2), the same documents and queries:
+Four ways, one run, the same base weights (all-MiniLM-L6-v2), the same documents and queries:
 
-- LlamaIndex: SentenceSplitter and its QdrantVectorStore; LMKNodeParser and LMKVectorStore
-- LangChain: 256-token pieces and its QdrantVectorStore; LMKVectorStore over whole documents
+- LlamaIndex: SentenceSplitter, HuggingFaceEmbedding and QdrantVectorStore;
+  LMKNodeParser, LMKEmbedding and LMKVectorStore
+- LangChain: RecursiveCharacterTextSplitter, HuggingFaceEmbeddings and QdrantVectorStore;
+  LMKEmbeddings and LMKVectorStore over whole documents
 
-The frameworks' own Hugging Face adapters pin other versions of sentence-transformers than this
-environment has, so their part is played by sentence-transformers itself behind each framework's
-embedding class: the same `encode` that those adapters call. Documents are ranked by their best
-piece (nDCG@10); the time of a query is the median over all queries, embedding included.
+Pieces have 240 tokens and share 32 with their neighbor, so that none exceeds the model's 256.
+Documents are ranked by their best piece (nDCG@10); the time of a query is the median over all
+queries, embedding included.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from langchain_core.documents import Document as LCDocument
-from langchain_core.embeddings import Embeddings
+from langchain_huggingface import HuggingFaceEmbeddings
 from langchain_qdrant import QdrantVectorStore as LCQdrant
+from langchain_text_splitters import RecursiveCharacterTextSplitter
 from llama_index.core import Document as LIDocument
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.embeddings import BaseEmbedding
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.vector_stores.qdrant import QdrantVectorStore as LIQdrant
 from qdrant_client import QdrantClient, models
 from rich.console import Console
 from rich.table import Table
-from sentence_transformers import SentenceTransformer
 from stage1_recall import read_jsonl, text_of
+from transformers import AutoTokenizer
 
 from langchain_lmk import LMKEmbeddings, LMKVectorStore
 from llama_index.embeddings.lmk import LMKEmbedding
@@ -47,39 +49,7 @@ from lmk_rag.checkpoint import default_model
 
 Search = Callable[[str], list[str]]
 _PIECES = 50  # enough pieces to name ten documents
-
-
-class LCPlain(Embeddings):
-    """What langchain-huggingface does: `encode` of a SentenceTransformer."""
-
-    def __init__(self, model: SentenceTransformer) -> None:
-        self.model = model
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Embed texts."""
-        return self.model.encode(texts).tolist()
-
-    def embed_query(self, text: str) -> list[float]:
-        """Embed a query."""
-        return self.model.encode([text])[0].tolist()
-
-
-class LIPlain(BaseEmbedding):
-    """What llama-index-embeddings-huggingface does: `encode` of a SentenceTransformer."""
-
-    st: Any = None
-
-    def _get_query_embedding(self, query: str) -> list[float]:
-        return self.st.encode([query])[0].tolist()
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self.st.encode([text])[0].tolist()
-
-    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self.st.encode(texts).tolist()
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._get_query_embedding(query)
+_TOKENS, _SHARED = 240, 32
 
 
 @dataclass
@@ -94,19 +64,24 @@ class Way:
     ndcg: float
 
 
-def llama_index_stock(model: SentenceTransformer, texts: dict[str, str]) -> tuple[int, int, Search]:
-    """SentenceSplitter (256 tokens, 32 overlap) and the stock Qdrant store."""
+def llama_index_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
+    """SentenceSplitter, HuggingFaceEmbedding and the stock Qdrant store."""
     client = QdrantClient(":memory:")
-    tokenizer = model.tokenizer
+    embed_model = HuggingFaceEmbedding(
+        model_name=str(default_model()), device="cpu", embed_batch_size=128
+    )
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
     index = VectorStoreIndex.from_documents(
         [LIDocument(text=text, id_=id_) for id_, text in texts.items()],
         storage_context=StorageContext.from_defaults(
             vector_store=LIQdrant(collection_name="stock", client=client)
         ),
         transformations=[
-            SentenceSplitter(chunk_size=240, chunk_overlap=32, tokenizer=tokenizer.tokenize)
+            SentenceSplitter(
+                chunk_size=_TOKENS, chunk_overlap=_SHARED, tokenizer=tokenizer.tokenize
+            )
         ],
-        embed_model=LIPlain(st=model, embed_batch_size=128),
+        embed_model=embed_model,
     )
     retriever = index.as_retriever(similarity_top_k=_PIECES)
     count = client.count("stock").count
@@ -132,19 +107,28 @@ def llama_index_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     )
 
 
-def langchain_stock(model: SentenceTransformer, texts: dict[str, str]) -> tuple[int, int, Search]:
-    """Pieces of 256 tokens that overlap by 32, and the stock Qdrant store."""
+def langchain_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
+    """RecursiveCharacterTextSplitter, HuggingFaceEmbeddings and the stock Qdrant store."""
     client = QdrantClient(":memory:")
     client.create_collection(
         "stock", models.VectorParams(size=384, distance=models.Distance.COSINE)
     )
-    store = LCQdrant(client, "stock", embedding=LCPlain(model))
-    pieces = [
-        LCDocument(piece, metadata={"document": id_})
-        for id_, text in texts.items()
-        for piece in _token_pieces(model, text)
-    ]
-    store.add_documents(pieces)
+    embeddings = HuggingFaceEmbeddings(
+        model_name=str(default_model()),
+        model_kwargs={"device": "cpu"},
+        encode_kwargs={"batch_size": 128},
+    )
+    store = LCQdrant(client, "stock", embedding=embeddings)
+    splitter = RecursiveCharacterTextSplitter.from_huggingface_tokenizer(
+        AutoTokenizer.from_pretrained(default_model()),
+        chunk_size=_TOKENS,
+        chunk_overlap=_SHARED,
+    )
+    store.add_documents(
+        splitter.split_documents(
+            [LCDocument(text, metadata={"document": id_}) for id_, text in texts.items()]
+        )
+    )
     count = client.count("stock").count
     return (
         count,
@@ -163,17 +147,6 @@ def langchain_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
         sum(info.n_landmarks for info in infos),
         lambda q: [d.id or "" for d in store.similarity_search(q, k=10)],
     )
-
-
-def _token_pieces(model: SentenceTransformer, text: str) -> list[str]:
-    # RecursiveCharacterTextSplitter lives in a package that is not needed otherwise; what it
-    # gives from_huggingface_tokenizer is runs of tokens of this size.
-    offsets = model.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    spans = offsets["offset_mapping"]
-    return [
-        text[spans[at][0] : spans[min(at + 240, len(spans)) - 1][1]]
-        for at in range(0, max(1, len(spans) - 32), 208)
-    ]
 
 
 def ndcg_at_10(ranked: Sequence[str], relevant: dict[str, float]) -> float:
@@ -203,13 +176,12 @@ def main() -> None:
             relevant.setdefault(query, {})[document] = float(score)
     queries = {q["_id"]: q["text"] for q in read_jsonl(folder / "queries.jsonl.gz")}
     queries = {id_: queries[id_] for id_ in list(relevant)[: options.queries]}
-    model = SentenceTransformer(str(default_model()), device="cpu")
 
     ways = []
     for name, build in (
-        ("LlamaIndex, stock", lambda: llama_index_stock(model, texts)),
+        ("LlamaIndex, stock", lambda: llama_index_stock(texts)),
         ("LlamaIndex, lmk-rag", lambda: llama_index_lmk(texts)),
-        ("LangChain, stock", lambda: langchain_stock(model, texts)),
+        ("LangChain, stock", lambda: langchain_stock(texts)),
         ("LangChain, lmk-rag", lambda: langchain_lmk(texts)),
     ):
         begin = time.perf_counter()

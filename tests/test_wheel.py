@@ -64,5 +64,5 @@ def test_the_wheel_offers_the_command_and_the_extras(wheel):
     lines = wheel.read(metadata).decode().splitlines()
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
     retrieval, integrations = {"edge", "eval", "files", "minilm"}, {"langchain", "llama-index"}
-    assert extras == retrieval | integrations | {"all", "chat", "mteb"}
+    assert extras == retrieval | integrations | {"all", "chat", "mteb", "train"}
     assert "License-Expression: Apache-2.0" in lines

@@ -17,6 +17,7 @@ from lmk_rag.cli.index import index
 from lmk_rag.cli.inspect import inspect
 from lmk_rag.cli.search import search
 from lmk_rag.cli.terminal import LineErrors
+from lmk_rag.cli.train import mine, train
 
 __all__ = ["app", "main"]
 
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (index, search, documents, delete, inspect, encode, demo):
+for command in (index, search, documents, delete, inspect, encode, train, mine, demo):
     app.command()(command)
 app.command("eval")(evaluate)  # a function of that name would hide the builtin
 

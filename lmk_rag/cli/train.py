@@ -1,0 +1,85 @@
+"""`lmk-rag train` and `lmk-rag mine`: make a landmark model, and hard negatives for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmk_rag.cli.options import DeviceOption, JsonOption, ModelOption
+from lmk_rag.cli.terminal import counted, print_json, say
+from lmk_rag.errors import InputError
+from lmk_rag.listing import reason_of
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A JSON file.")],
+    data: Annotated[
+        Path, typer.Option("--data", help="The folder that the recipe's files are in.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for model, checkpoints and log.")
+    ],
+    save_minutes: Annotated[
+        float, typer.Option("--save-minutes", min=0.1, help="Time between checkpoints.")
+    ] = 5.0,
+    stop_minutes: Annotated[
+        float | None,
+        typer.Option("--stop-minutes", min=0.1, help="Stop after this long; go on another time."),
+    ] = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Train a landmark model by a recipe.
+
+    The same command goes on from the last checkpoint, exactly as if it had not stopped.
+    """
+    from lmk_rag import training
+
+    result = training.train(
+        training.Recipe.read(recipe),
+        data,
+        output,
+        save_minutes=save_minutes,
+        stop_minutes=stop_minutes,
+        device=device,
+        show_progress=True,
+    )
+    if as_json:
+        print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
+        return
+    state = "finished" if result.finished else "stopped; the same command goes on from there"
+    typer.echo(f"{result.folder}: step {result.steps}, {counted(result.tokens, 'token')}, {state}")
+
+
+def mine(
+    pairs: Annotated[
+        Path, typer.Argument(metavar="PAIRS", help='Lines of {"query", "positive"}; .jsonl or .gz.')
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the lines go.")],
+    n: Annotated[int, typer.Option("--negatives", "-n", min=1, help="The most per pair.")] = 4,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Texts looked at per query.")] = 50,
+    model: ModelOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """Add hard negatives to training pairs: what the retriever finds that is no known answer."""
+    from lmk_rag import LandmarkEncoder, training
+
+    given = training.read_pairs(pairs)
+    with LandmarkEncoder(model, device=device) as encoder:
+        mined = training.mine_negatives(given, encoder, n=n, depth=depth, show_progress=True)
+    try:
+        opened = gzip.open if output.suffix == ".gz" else open
+        with opened(output, "wt", encoding="utf-8") as lines:
+            for pair in mined:
+                lines.write(json.dumps(dataclasses.asdict(pair), ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise InputError(f"{output} can't be written: {reason_of(error)}") from error
+    found = sum(len(pair.negatives) for pair in mined)
+    typer.echo(f"{output}: {counted(len(mined), 'pair')}, {counted(found, 'negative')}")
+    if not found:
+        say("no negatives were found: the texts are few, or all known to answer")

@@ -1,0 +1,242 @@
+"""`LandmarkLoss`: the objectives of a batch, weighted, with or without gradient caching."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmk_rag.errors import ConfigError
+from lmk_rag.training.objectives import (
+    best_of_parts,
+    cosines,
+    group_distillation,
+    info_nce,
+    score_divergence,
+    vector_distillation,
+)
+
+Features = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """How much each objective counts; 0 leaves it out.
+
+    Attributes:
+        vector: document and query vectors towards the teacher's.
+        landmark: each landmark towards the teacher's vector of its stretch.
+        scores: the teacher's similarities of queries and documents, as KL.
+        part_scores: the same for each part's best landmark (MaxSim).
+        group: the teacher's scores over a query's positive and all other candidates in the
+            batch, as BGE-M3 distills them over a group.
+        contrast: InfoNCE of queries and document vectors.
+        part_contrast: InfoNCE of queries and each part's best landmark (MaxSim).
+    """
+
+    vector: float = 2.0
+    landmark: float = 1.0
+    scores: float = 0.3
+    part_scores: float = 0.0
+    group: float = 0.0
+    contrast: float = 0.1
+    part_contrast: float = 0.0
+
+
+class LandmarkLoss(nn.Module):
+    """What sentence-transformers' trainer minimizes.
+
+    Args:
+        model: a SentenceTransformer of `LandmarkTransformer` and `LandmarkPooling`.
+        weights: see there.
+        temperature: of the contrastive objectives.
+        score_temperature: of the score distillation.
+        group_size: members of a group for `weights.group`: the positive and the candidates that
+            the teacher likes best.
+        mini_batch: documents that go through the model at once with gradient caching (Gao et al.
+            2021, arXiv 2101.06983); None for all at once. The gradients are the same.
+
+    `forward` returns the weighted objectives by name; the trainer sums and logs them.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Weights | None = None,
+        *,
+        temperature: float = 0.05,
+        score_temperature: float = 0.05,
+        group_size: int = 8,
+        mini_batch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if mini_batch is not None and mini_batch < 1:
+            raise ConfigError(f"mini_batch is {mini_batch}; expected at least 1, or None")
+        self.model = model
+        self.weights = weights or Weights()
+        self.temperature = temperature
+        self.score_temperature = score_temperature
+        self.group_size = group_size
+        self.mini_batch = mini_batch
+
+    def forward(self, features: list[Features], labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Compute the objectives of a batch as `LandmarkCollator` makes them."""
+        del labels
+        query = next((f for f in features if "positive_part" in f), None)
+        document = next(f for f in features if "row_parts" in f)
+        if self.mini_batch is None or not torch.is_grad_enabled():
+            queries = self._vectors(query) if query is not None else None
+            vectors, rows = self._documents(document)
+            return self._objectives(query, document, queries, vectors, rows)
+        return self._cached(query, document, self.mini_batch)
+
+    def _vectors(self, features: Features) -> Tensor:
+        vectors: Tensor = self.model(dict(features))["sentence_embedding"]
+        return vectors.float()
+
+    def _documents(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Return (B, D) vectors and (R, D) landmark rows of all documents, in order."""
+        output = self.model(dict(features))
+        return output["sentence_embedding"].float(), output["token_embeddings"][
+            output["pooled"]
+        ].float()
+
+    def _objectives(
+        self,
+        query: Features | None,
+        document: Features,
+        queries: Tensor | None,
+        vectors: Tensor,
+        rows: Tensor,
+    ) -> dict[str, Tensor]:
+        weights = self.weights
+        parts = document["row_parts"][document["row_parts"] > -2]
+        targets = document.get("teacher_vectors")
+        found: dict[str, Tensor] = {}
+        if targets is not None:
+            found["vector"] = vector_distillation(vectors, targets)
+            if weights.landmark:
+                real = document["row_parts"] > -2
+                found["landmark"] = vector_distillation(rows, document["teacher_rows"][real])
+        if query is not None and queries is not None:
+            found |= self._query_objectives(query, document, queries, vectors, rows, parts)
+            if targets is not None:
+                taught = vector_distillation(queries, query["teacher_vectors"])
+                found["vector"] = found["vector"] + taught
+        named = {name: getattr(weights, name) * loss for name, loss in found.items()}
+        # Every output takes part in the gradient, whichever weights are 0.
+        rest = 0.0 * (vectors.sum() + rows.sum())
+        return {name: loss for name, loss in named.items() if getattr(weights, name)} or {
+            "nothing": rest
+        }
+
+    def _query_objectives(
+        self,
+        query: Features,
+        document: Features,
+        queries: Tensor,
+        vectors: Tensor,
+        rows: Tensor,
+        parts: Tensor,
+    ) -> dict[str, Tensor]:
+        weights = self.weights
+        found: dict[str, Tensor] = {}
+        similar = cosines(queries, vectors)
+        blocked, positive = query["blocked_documents"], query["positive_document"]
+        if weights.contrast:
+            found["contrast"] = info_nce(similar, positive, blocked, self.temperature)
+        if "teacher_vectors" in query:
+            teacher = cosines(query["teacher_vectors"], document["teacher_vectors"])
+            if weights.scores:
+                found["scores"] = score_divergence(similar, teacher, self.score_temperature)
+            if weights.group:
+                order = teacher.scatter(1, positive[:, None], torch.inf)
+                order = order.masked_fill(blocked.scatter(1, positive[:, None], False), -torch.inf)
+                size = min(self.group_size, order.shape[1])
+                group = order.topk(size, dim=1).indices
+                found["group"] = group_distillation(
+                    similar,
+                    group,
+                    teacher.gather(1, group),
+                    blocked,
+                    temperature=self.temperature,
+                    teacher_temperature=self.score_temperature,
+                )
+        if weights.part_contrast or weights.part_scores:
+            blocked_parts = query["blocked_parts"]
+            inside = parts >= 0
+            best = best_of_parts(
+                cosines(queries, rows[inside]), parts[inside], blocked_parts.shape[1]
+            )
+            if weights.part_contrast:
+                found["part_contrast"] = info_nce(
+                    best, query["positive_part"], blocked_parts, self.temperature
+                )
+            if weights.part_scores and "teacher_vectors" in query:
+                real = document["row_parts"] > -2
+                target = best_of_parts(
+                    cosines(query["teacher_vectors"], document["teacher_rows"][real][inside]),
+                    parts[inside],
+                    blocked_parts.shape[1],
+                )
+                found["part_scores"] = score_divergence(best, target, self.score_temperature)
+        return found
+
+    def _cached(
+        self, query: Features | None, document: Features, mini_batch: int
+    ) -> dict[str, Tensor]:
+        """Compute the loss on outputs without a graph, and give the outputs' gradients to a
+        second pass that keeps one mini-batch of activations at a time.
+        """
+        with torch.no_grad():
+            queries = self._vectors(query).requires_grad_() if query is not None else None
+            pieces = [self._documents(piece) for piece in _pieces(document, mini_batch)]
+        vectors = torch.cat([vectors for vectors, _ in pieces]).requires_grad_()
+        rows = torch.cat([rows for _, rows in pieces]).requires_grad_()
+        with torch.enable_grad():
+            losses = self._objectives(query, document, queries, vectors, rows)
+            torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+        sizes = [len(rows) for _, rows in pieces]
+        outputs = [t for t in (queries, vectors, rows) if t is not None]
+        gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in outputs]
+
+        def again(scale: Tensor) -> None:
+            with torch.enable_grad():
+                if query is not None:
+                    (self._vectors(query) * gradients[0] * scale).sum().backward()  # type: ignore[no-untyped-call]
+                at, row = 0, 0
+                for piece, size in zip(_pieces(document, mini_batch), sizes, strict=True):
+                    new_vectors, new_rows = self._documents(piece)
+                    end = at + len(new_vectors)
+                    own = (new_vectors * gradients[-2][at:end]).sum()
+                    own = own + (new_rows * gradients[-1][row : row + size]).sum()
+                    (own * scale).backward()  # type: ignore[no-untyped-call]
+                    at, row = end, row + size
+
+        return _with_hook({name: loss.detach() for name, loss in losses.items()}, again)
+
+
+def _with_hook(losses: dict[str, Tensor], again: Callable[[Tensor], None]) -> dict[str, Tensor]:
+    """Make `again` run when the sum of the losses is differentiated."""
+    first, *others = losses
+    leaf = losses[first].requires_grad_()
+    leaf.register_hook(again)  # type: ignore[no-untyped-call]
+    return {first: leaf, **{name: losses[name] for name in others}}
+
+
+def _pieces(features: Features, size: int) -> Iterator[Features]:
+    """Cut the documents of a batch into mini-batches, without their common padding."""
+    mask = features["attention_mask"]
+    for first in range(0, len(mask), size):
+        piece = {
+            name: value[first : first + size]
+            for name, value in features.items()
+            if isinstance(value, Tensor)
+        }
+        longest = int(piece["attention_mask"].sum(1).max())
+        for name in ("input_ids", "attention_mask", "window", "pooled", "content"):
+            piece[name] = piece[name][:, :longest]
+        yield piece

@@ -1,0 +1,268 @@
+"""`train`: a recipe and a folder of data in, a model folder out; resumes where it stopped."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from torch import nn
+from transformers import set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from lmk_rag.checkpoint import load_checkpoint, minilm, position_limit
+from lmk_rag.errors import ConfigError
+from lmk_rag.training.batches import BatchPlan
+from lmk_rag.training.collate import LandmarkCollator, known_positives
+from lmk_rag.training.examples import (
+    Example,
+    concatenate,
+    from_pairs,
+    from_texts,
+    read_pairs,
+    read_texts,
+)
+from lmk_rag.training.loss import LandmarkLoss
+from lmk_rag.training.modules import LandmarkPooling, LandmarkTransformer
+from lmk_rag.training.precision import MasterWeights
+from lmk_rag.training.recipe import Recipe, Source
+from lmk_rag.training.retromae import RetroMAELoss
+from lmk_rag.training.rope import to_rotary
+from lmk_rag.training.teacher import Teacher
+from lmk_rag.training.watch import LOG, PLOT, Watch, plot_losses
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_LATENTS = 64  # as in the paper's comparison
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a run left things.
+
+    Attributes:
+        folder: the model, in the format of `LandmarkEncoder` and sentence-transformers.
+        steps: taken so far, of the recipe's.
+        finished: False if it was stopped before; calling `train` again goes on.
+        tokens: content tokens read by this call.
+    """
+
+    folder: Path
+    steps: int
+    finished: bool
+    tokens: int
+
+
+def train(
+    recipe: Recipe,
+    data: str | Path,
+    output: str | Path,
+    *,
+    save_minutes: float = 5.0,
+    stop_minutes: float | None = None,
+    device: str = "auto",
+    show_progress: bool = False,
+) -> TrainingResult:
+    """Train a landmark model.
+
+    `output` gets `recipe.json`, `log.jsonl` (a line per logged step), `loss.png`, `checkpoints/`
+    and, at the end of the call, `model/`. If it holds checkpoints of the same recipe, the run
+    goes on from the last, exactly as if it had never stopped.
+
+    Args:
+        recipe: everything that decides the result.
+        data: the folder that the recipe's files are in.
+        output: a folder; made if needed.
+        save_minutes: time between checkpoints.
+        stop_minutes: stop after this long; None: at the recipe's last step.
+        device: "auto", or "cpu" to keep off accelerators.
+        show_progress: show a bar.
+
+    Raises:
+        ConfigError: `output` holds a run of another recipe.
+        TrainingDataError: a file of another form.
+        CheckpointError: a model that can't be read or converted.
+    """
+    output = Path(output)
+    output.mkdir(parents=True, exist_ok=True)
+    _claim(output, recipe)
+    set_seed(recipe.seed)
+    examples = [e for source in recipe.sources for e in read_source(source, Path(data), recipe)]
+    model = build_model(recipe)
+    transformer = landmark_transformer(model)
+    teacher = None
+    if recipe.teacher != "" and recipe.objective == "retrieval":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that a teacher has no landmarks is the point
+            teacher = Teacher(
+                recipe.teacher or minilm(), max_length=recipe.teacher_length, device=device
+            )
+    collator = LandmarkCollator(
+        examples,
+        transformer,
+        teacher,
+        known_positives(examples),
+        granularities=recipe.granularities,
+        query_granularities=recipe.query_granularities,
+        boundaries=recipe.boundaries,
+        max_queries=recipe.max_queries,
+        seed=recipe.seed,
+    )
+    watch = Watch(
+        output, lambda: collator.tokens, save_minutes=save_minutes, stop_minutes=stop_minutes
+    )
+    loss = _loss(recipe, model)
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=_arguments(recipe, examples, output, device, show_progress),
+        train_dataset=Dataset.from_dict({"index": list(range(len(examples)))}),
+        loss=loss,
+        data_collator=collator,  # type: ignore[arg-type]  # only called
+        callbacks=[watch],
+        optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
+    )
+    last = get_last_checkpoint(str(output / "checkpoints"))  # type: ignore[no-untyped-call]
+    trainer.train(resume_from_checkpoint=last)
+    folder = output / "model"
+    model.to("cpu", getattr(torch, recipe.saved_dtype))
+    model.save_pretrained(str(folder), create_model_card=False)
+    plot_losses(output / LOG, output / PLOT)
+    steps = trainer.state.global_step
+    return TrainingResult(folder, steps, steps >= recipe.steps, collator.tokens)
+
+
+def build_model(recipe: Recipe) -> SentenceTransformer:
+    """Return the model that a recipe starts from, without dropout, frozen as it says."""
+    checkpoint = load_checkpoint(recipe.model or minilm(), dtype=torch.float32)
+    network: PreTrainedModel = checkpoint.model
+    if recipe.rotary:
+        network = to_rotary(network, max_length=recipe.config.max_length or 8_192)
+    length = recipe.config.max_length or checkpoint.max_length
+    limit = position_limit(network)
+    if limit is not None and length > limit:
+        raise ConfigError(f"max_length is {length}, but the model takes at most {limit} tokens")
+    checkpoint.tokenizer.model_max_length = length  # saved with the model, and believed
+    _without_dropout(network)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad = not name.startswith(recipe.freeze) if recipe.freeze else True
+    if recipe.dtype == "bfloat16":
+        network.to(torch.bfloat16)  # type: ignore[arg-type]  # its stub lost the overload
+    transformer = LandmarkTransformer(
+        replace(checkpoint, model=network, config=recipe.config, max_length=length),
+        pooling=recipe.pooling,
+    )
+    pooling = LandmarkPooling(
+        transformer.get_embedding_dimension(),
+        latents=_LATENTS if recipe.pooling == "latent" else 0,
+    )
+    return SentenceTransformer(modules=[transformer, pooling])
+
+
+def landmark_transformer(model: SentenceTransformer) -> LandmarkTransformer:
+    """Return the first module of a model as `build_model` makes it."""
+    first = model[0]
+    assert isinstance(first, LandmarkTransformer)
+    return first
+
+
+def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
+    """Read the examples of one source."""
+    pairs = read_pairs(data / source.pairs) if source.pairs else []
+    if source.texts is not None:
+        texts = read_texts(data / source.texts)[: source.limit]
+        return from_texts(texts, pairs, length=recipe.piece, source=source.name)
+    pairs = pairs[: source.limit]
+    if source.join > 1:
+        return concatenate(pairs, source.join, source.name, recipe.seed)
+    return from_pairs(pairs, source.name)
+
+
+def _claim(output: Path, recipe: Recipe) -> None:
+    """Write the recipe, or make sure that the folder holds this one."""
+    path = output / "recipe.json"
+    if path.is_file() and Recipe.read(path) != recipe:
+        raise ConfigError(
+            f"{output} holds a run of another recipe; choose another folder, or go on with {path}"
+        )
+    path.write_text(recipe.to_json(), "utf-8")
+
+
+def _loss(recipe: Recipe, model: SentenceTransformer) -> nn.Module:
+    if recipe.objective == "retromae":
+        mask_id = model.tokenizer.mask_token_id
+        if mask_id is None:
+            raise ConfigError("the tokenizer has no mask token, which RetroMAE needs")
+        heads = int(landmark_transformer(model).auto_model.config.num_attention_heads)
+        return RetroMAELoss(model, mask_id=mask_id, heads=heads)
+    return LandmarkLoss(
+        model,
+        recipe.weights,
+        temperature=recipe.temperature,
+        score_temperature=recipe.score_temperature,
+        mini_batch=recipe.mini_batch,
+    )
+
+
+def _optimizer(recipe: Recipe, loss: nn.Module) -> torch.optim.Optimizer | None:
+    """Return one for low-precision weights; None leaves it to the trainer (AdamW)."""
+    if recipe.dtype == "float32":
+        return None
+    trained = [p for p in loss.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return MasterWeights(groups, lr=recipe.learning_rate, betas=(0.9, recipe.beta2))
+
+
+def _arguments(
+    recipe: Recipe, examples: list[Example], output: Path, device: str, show_progress: bool
+) -> SentenceTransformerTrainingArguments:
+    plan = BatchPlan(
+        examples,
+        budget=recipe.batch_tokens,
+        steps=recipe.steps,
+        seed=recipe.seed,
+        balance=recipe.balance,
+        weights={source.name: source.weight for source in recipe.sources},
+    )
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(output / "checkpoints"),
+        max_steps=recipe.steps,
+        batch_sampler=plan,
+        learning_rate=recipe.learning_rate,
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": recipe.floor},
+        warmup_steps=recipe.warmup_steps,
+        weight_decay=recipe.weight_decay,
+        adam_beta2=recipe.beta2,
+        max_grad_norm=recipe.clip,
+        seed=recipe.seed,
+        data_seed=recipe.seed,
+        logging_steps=recipe.log_steps,
+        save_strategy="no",  # by the clock instead, see `Watch`
+        save_total_limit=2,
+        report_to=[],
+        disable_tqdm=not show_progress,
+        use_cpu=device == "cpu",
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _without_dropout(network: nn.Module) -> None:
+    # Distillation wants the student's own answer, and gradient caching the same one twice.
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            setattr(module, "attention_dropout", 0.0)  # noqa: B010  # nn.Module types it a tensor

@@ -1,0 +1,310 @@
+"""Whole training runs on toy data: they learn, stop, go on exactly, and finish."""
+
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("datasets", reason="the extra `train` is not installed")
+
+from dataclasses import replace
+
+from typer.testing import CliRunner
+
+from lmk_rag.cli import app
+from lmk_rag.config import LandmarkConfig
+from lmk_rag.errors import ConfigError
+from lmk_rag.training import Pair, Recipe, Source, mine_negatives, train
+from lmk_rag.training.collate import LandmarkCollator, known_positives
+from lmk_rag.training.examples import from_pairs
+from lmk_rag.training.loss import LandmarkLoss, Weights
+from lmk_rag.training.precision import MasterWeights
+from lmk_rag.training.retromae import mask_tokens
+from lmk_rag.training.run import build_model
+from lmk_rag.training.watch import read_log
+
+WORDS = [
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "plain",
+]
+
+
+@pytest.fixture
+def data(tmp_path):
+    lines = [
+        {
+            "query": WORDS[i % 15],
+            "positive": " ".join(WORDS[(i + j) % 15] for j in range(6 + i % 5)),
+        }
+        for i in range(30)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    texts = [{"text": "\n".join(" ".join(WORDS[i:]) for i in range(9)) + "\n"} for _ in range(3)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(text) + "\n" for text in texts))
+    return tmp_path
+
+
+@pytest.fixture
+def recipe(st_folder):
+    folder = str(st_folder("bert", pooling="mean"))
+    return Recipe(
+        sources=(
+            Source("pairs", pairs="pairs.jsonl"),
+            Source("joined", pairs="pairs.jsonl", join=3),
+            Source("long", texts="texts.jsonl", pairs="pairs.jsonl"),
+        ),
+        model=folder,
+        teacher=folder,
+        config=LandmarkConfig(granularity=4, max_length=48, overlap=4),
+        granularities=(2, 4, 8),
+        query_granularities=(4,),
+        weights=Weights(part_contrast=0.1, part_scores=0.1, group=0.1),
+        steps=20,
+        batch_tokens=120,
+        learning_rate=1e-3,
+        warmup_steps=2,
+        piece=200,
+        log_steps=1,
+        seed=3,
+    )
+
+
+def curve(folder):
+    return [(row["step"], row["loss"]) for row in read_log(folder / "log.jsonl")]
+
+
+def test_twenty_steps_learn_and_leave_a_model(recipe, data, load, tmp_path):
+    result = train(recipe, data, tmp_path / "run", device="cpu")
+    assert result.steps == 20
+    assert result.finished
+    assert result.tokens > 0
+    losses = [loss for _, loss in curve(tmp_path / "run")]
+    assert len(losses) == 20
+    assert all(loss == loss and abs(loss) != float("inf") for loss in losses)
+    assert sum(losses[-6:]) < 0.8 * sum(losses[:6])
+    assert (tmp_path / "run" / "loss.png").stat().st_size > 1_000
+    with load(result.folder) as encoder:
+        assert encoder.pooling == "lmk"
+        assert encoder.max_length == 48
+        assert encoder.encode_documents(["one two three"])[0].vector.shape == (32,)
+    names = {path.name for path in result.folder.rglob("*")}
+    assert "model.safetensors" in names
+    assert not {"pytorch_model.bin", "training_args.bin"} & names
+
+
+def test_the_same_seed_gives_the_same_curve_and_another_one_another(recipe, data, tmp_path):
+    short = replace(recipe, steps=4)
+    train(short, data, tmp_path / "a", device="cpu")
+    train(short, data, tmp_path / "b", device="cpu")
+    train(replace(short, seed=4), data, tmp_path / "c", device="cpu")
+    assert curve(tmp_path / "a") == curve(tmp_path / "b")
+    assert curve(tmp_path / "a") != curve(tmp_path / "c")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_stopped_run_goes_on_exactly(recipe, data, tmp_path, monkeypatch, dtype):
+    recipe = replace(recipe, steps=8, dtype=dtype)
+    train(recipe, data, tmp_path / "whole", device="cpu")
+    # A clock that jumps a minute per step: the first call stops after three steps.
+    clock = iter(range(0, 100_000, 60))
+    with monkeypatch.context() as patched:
+        patched.setattr("lmk_rag.training.watch.time.monotonic", lambda: next(clock))
+        first = train(recipe, data, tmp_path / "parts", stop_minutes=5, device="cpu")
+    assert 0 < first.steps < 8
+    assert not first.finished
+    second = train(recipe, data, tmp_path / "parts", device="cpu")
+    assert second.finished
+    assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    for name in ("model.safetensors",):
+        parts = (tmp_path / "parts" / "model" / name).read_bytes()
+        assert parts == (tmp_path / "whole" / "model" / name).read_bytes()
+
+
+def test_a_folder_with_another_recipe_is_refused(recipe, data, tmp_path):
+    train(replace(recipe, steps=1), data, tmp_path / "run", device="cpu")
+    with pytest.raises(ConfigError, match="holds a run of another recipe"):
+        train(recipe, data, tmp_path / "run", device="cpu")
+
+
+def test_gradient_caching_gives_the_same_gradients(recipe, data):
+    gradients = []
+    for mini_batch in (None, 2):
+        torch.manual_seed(0)
+        model = build_model(recipe)
+        examples = from_pairs([Pair(f"{w} plain", f"{w} one two three {w}") for w in WORDS], "toy")
+        collator = LandmarkCollator(
+            examples,
+            model[0],
+            None,
+            known_positives(examples),
+            granularities=(2, 4),
+            query_granularities=(4,),
+        )
+        batch = collator([{"index": i} for i in range(7)])
+        features = [
+            {k.removeprefix(side): v for k, v in batch.items() if k.startswith(side)}
+            for side in ("query_", "document_")
+        ]
+        loss = LandmarkLoss(model, Weights(contrast=1.0, part_contrast=1.0), mini_batch=mini_batch)
+        torch.stack(list(loss(features).values())).sum().backward()
+        gradients.append(
+            {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        )
+    plain, cached = gradients
+    assert plain.keys() == cached.keys()
+    assert any(grad.abs().max() > 1e-4 for grad in plain.values())
+    for name, gradient in plain.items():
+        assert torch.allclose(gradient, cached[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [Pair("q1", "one two")],  # a last batch of one pair
+        [Pair("same", "same")] * 4,  # every text identical
+        [Pair(q, p) for q, p in [("q1", "p1"), ("q2", "p1"), ("q3", "p3"), ("q3", "p4")]],
+    ],
+    ids=["one-pair", "identical", "shared"],
+)
+def test_odd_batches_have_finite_losses_and_gradients(recipe, pairs):
+    model = build_model(recipe)
+    examples = from_pairs(pairs, "toy")
+    collator = LandmarkCollator(
+        examples,
+        model[0],
+        None,
+        known_positives(examples),
+        granularities=(4,),
+        query_granularities=(4,),
+    )
+    batch = collator([{"index": i} for i in range(len(examples))])
+    features = [
+        {k.removeprefix(side): v for k, v in batch.items() if k.startswith(side)}
+        for side in ("query_", "document_")
+    ]
+    losses = LandmarkLoss(model, Weights(contrast=1.0, part_contrast=1.0))(features)
+    total = torch.stack(list(losses.values())).sum()
+    total.backward()
+    assert torch.isfinite(total)
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
+
+
+def test_what_is_frozen_stays(recipe, data, tmp_path):
+    recipe = replace(recipe, steps=2, freeze=("embeddings", "pooler"), saved_dtype="float32")
+    before = build_model(recipe)[0].auto_model.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    train(recipe, data, tmp_path / "run", device="cpu")
+    from safetensors.torch import load_file
+
+    after = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    changed = {name for name in after if not torch.equal(after[name], before[name])}
+    assert changed
+    assert not [name for name in changed if name.startswith(("embeddings", "pooler"))]
+
+
+def test_a_rotary_model_trains_and_reads_far(recipe, data, load, tmp_path):
+    config = LandmarkConfig(granularity=4, max_length=200, overlap=4)
+    recipe = replace(recipe, steps=2, rotary=True, config=config)
+    folder = train(recipe, data, tmp_path / "run", device="cpu").folder
+    with load(folder) as encoder:
+        assert encoder.max_length == 200
+        assert encoder.encode_documents(["one two three four " * 30])[0].n_windows == 1
+
+
+def test_retromae_pretrains(recipe, data, load, tmp_path):
+    recipe = replace(
+        recipe,
+        objective="retromae",
+        sources=(Source("long", texts="texts.jsonl"),),
+        steps=10,
+        learning_rate=3e-3,
+    )
+    folder = train(recipe, data, tmp_path / "run", device="cpu").folder
+    losses = [loss for _, loss in curve(tmp_path / "run")]
+    assert losses[-1] < losses[0]
+    with load(folder) as encoder:
+        assert encoder.pooling == "lmk"
+
+
+def test_masking_spares_everything_but_content():
+    torch.manual_seed(0)
+    ids = torch.arange(20).reshape(2, 10) + 100
+    content = torch.zeros(2, 10, dtype=torch.bool)
+    content[:, 2:6] = True
+    masked, labels = mask_tokens(ids, content, 1.0, 4)
+    assert (masked[content] == 4).all()
+    assert torch.equal(masked[~content], ids[~content])
+    assert torch.equal(labels[content], ids[content])
+    assert (labels[~content] == -100).all()
+
+
+def test_small_updates_are_not_lost_in_bfloat16():
+    plain = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    kept = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    options = {"lr": 1e-4, "betas": (0.9, 0.999), "weight_decay": 0.0}
+    naive, master = torch.optim.AdamW([plain], **options), MasterWeights([kept], **options)
+    for _ in range(100):
+        for parameter, optimizer in ((plain, naive), (kept, master)):
+            parameter.grad = torch.ones_like(parameter)
+            optimizer.step()
+    assert plain.item() == 1.0  # each step rounds back
+    assert kept.item() == pytest.approx(0.99, abs=0.004)
+
+
+def test_negatives_are_what_the_retriever_finds_and_no_known_answer(bert):
+    pairs = [
+        Pair("pump", "the pump stops"),
+        Pair("pump", "the pump closes"),
+        Pair("valve", "the valve closes"),
+        Pair("text", "a text of medium length"),
+    ]
+    mined = mine_negatives(pairs, bert, n=2, depth=4, ceiling=1.0)
+    assert [(pair.query, pair.positive) for pair in mined] == [
+        (pair.query, pair.positive) for pair in pairs
+    ]
+    for pair in mined[:2]:
+        assert set(pair.negatives) <= {"the valve closes", "a text of medium length"}
+    assert any(pair.negatives for pair in mined)
+    assert all(pair.positive not in pair.negatives for pair in mined)
+    with pytest.raises(ConfigError, match="ceiling is 0"):
+        mine_negatives(pairs, bert, ceiling=0)
+
+
+def test_the_commands_train_and_mine(recipe, data, tmp_path):
+    path = tmp_path / "recipe.json"
+    path.write_text(replace(recipe, steps=1).to_json())
+    run = ["train", str(path), "--data", str(data), "--output", str(tmp_path / "run"),
+           "--device", "cpu", "--json"]  # fmt: skip
+    result = CliRunner().invoke(app, run)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout[result.stdout.index("{\n") :])
+    assert told["finished"] is True
+    assert told["steps"] == 1
+    mined = tmp_path / "mined.jsonl.gz"
+    run = ["mine", str(data / "pairs.jsonl"), "-o", str(mined), "--model", told["folder"],
+           "--device", "cpu", "-n", "2"]  # fmt: skip
+    result = CliRunner().invoke(app, run)
+    assert result.exit_code == 0, result.output
+    assert "30 pairs" in result.stdout
+    assert mined.stat().st_size > 0
+
+
+def test_a_missing_recipe_is_one_line(tmp_path):
+    run = ["train", str(tmp_path / "no.json"), "--data", ".", "--output", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, run)
+    assert result.exit_code == 1
+    assert "no.json could not be read" in result.stderr
