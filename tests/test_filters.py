@@ -54,7 +54,7 @@ def matches(request, tmp_path_factory):
         store = stores[key]
         listed = sorted(int(info.id) for info in store.documents(where))
         assert store.count(where) == len(listed)
-        for mode in ("exact", "two-stage", "document"):
+        for mode in ("exact", "two-stage", "document", "hybrid"):
             hits = Retriever(store).search_documents(
                 "text", k=len(metadata), filter=where, mode=mode
             )

@@ -317,7 +317,7 @@ def test_after_a_cut_short_update_a_search_shows_one_revision_only(word_encoder)
     client.die_before = "delete"
     with pytest.raises(MemoryError):
         store.add([Document("a", "A new pump came. It hums a song. The pump is red.")])
-    for mode in ("exact", "two-stage", "document"):
+    for mode in ("exact", "two-stage", "document", "hybrid"):
         found = Retriever(store).search("pump", per_document=9, passage_tokens=2, mode=mode)
         spans = sorted((p.start, p.end) for p in found)
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))

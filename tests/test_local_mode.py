@@ -125,7 +125,7 @@ def test_concurrent_writers_and_readers_leave_exact_counts(shared):
     def read():
         retriever = Retriever(shared)
         for turn in range(15):
-            for mode in ("exact", "two-stage", "document"):
+            for mode in ("exact", "two-stage", "document", "hybrid"):
                 for p in retriever.search(f"topic{turn}", k=5, mode=mode):
                     w, i = p.document_id.split("-")
                     assert p.text in f"Writer {w} wrote topic{i} here. And more."

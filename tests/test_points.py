@@ -66,11 +66,16 @@ def lines(n):
     return "".join(f"Line {i} of it\n" if i % 9 else f"Line {i}.\n\n"[:-1] for i in range(n))
 
 
+def sparse(words):
+    return models.SparseVector(indices=words.indices.tolist(), values=words.values.tolist())
+
+
 def request_bytes(points):
     structs = [
         models.PointStruct(
             id=point.id,
-            vector={name: vector.tolist() for name, vector in point.vectors.items()},
+            vector={name: vector.tolist() for name, vector in point.vectors.items()}
+            | ({} if point.words is None else {"words": sparse(point.words)}),
             payload=point.payload,
         )
         for point in points
@@ -122,10 +127,24 @@ def test_bytes_are_estimated_from_above(word_encoder, dim):
     for rows in (random_rows(20, dim), random_rows(20, dim) * 1e-5):
         embedding = WideEncoder(word_encoder, dim).encode_documents([text])[0]
         embedding.landmarks[:] = rows
-        for point in document_points(Document("日本", text), metadata, embedding, "r1"):
+        for point in document_points(
+            Document("日本", text), metadata, embedding, "r1", average_words=9
+        ):
+            assert len(point.words) == 4
             real = request_bytes([point])
             assert real <= point.n_bytes
             assert point.n_bytes < 2 * real + 1_000
+
+
+def test_many_words_to_few_landmarks_are_split_under_the_limits_too(word_encoder):
+    text = "".join(f"{' '.join(f'w{i}x{j}' for j in range(2_000))}\n" for i in range(400))
+    encoder = WideEncoder(word_encoder, 2)
+    document, embedding = Document("a", text), encoder.encode_documents([text])[0]
+    points = document_points(document, {}, embedding, "r1", average_words=1_024)
+    assert len(points) > 1
+    assert all(request_bytes([point]) <= point.n_bytes < 16 * MIB for point in points)
+    assert sum(len(point.words) for point in points) == 800_000
+    assert len(document_points(document, {}, embedding, "r1")) < len(points)
 
 
 def test_a_small_document_is_one_segment_with_everything(word_encoder):
