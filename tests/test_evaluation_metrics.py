@@ -10,14 +10,15 @@ from lmk_rag.evaluation import (
     MethodResult,
     RetrievalSet,
     Run,
-    fuse,
+    fuse_scores,
     judge,
     paired_p_value,
     read_trec,
     write_trec,
 )
 from lmk_rag.evaluation.metrics import Group, by_length, by_passkey_length, means
-from lmk_rag.evaluation.runs import run_of
+from lmk_rag.evaluation.runs import run_of, score_rows
+from lmk_rag.fusion import Fusion
 from lmk_rag.types import Document
 
 pytest.importorskip("ir_measures", reason="the extra eval is not installed")
@@ -57,19 +58,45 @@ def test_a_run_keeps_the_best_and_leaves_out_what_was_not_found():
     assert list(run.scores["q1"]) == ["c", "a"]
 
 
+def test_the_order_of_a_run_counts_among_equal_scores():
+    for ids, first in ((("a", "b"), 1.0), (("b", "a"), 0.5)):
+        run = Run("m", {"q": dict.fromkeys(ids, 0.5)})
+        assert judge(run, {"q": {"a": 1}})["RR"]["q"] == first
+
+
+NONE = -np.inf
+
+
 def test_fusion_adds_reciprocal_ranks():
-    first = Run("a", {"q": {"x": 9.0, "y": 8.0}})
-    second = Run("b", {"q": {"y": 0.2, "z": 0.1}})
-    fused = fuse(first, second)
+    first = np.array([[0.9, 0.8, NONE, NONE]], np.float32)
+    second = np.array([[NONE, 7.0, 3.0, NONE]], np.float32)
+    fused = fuse_scores("a+b", first, second, ["q"], list("xyzw"))
     assert fused.method == "a+b"
-    assert fused.scores["q"] == {"y": 1 / 62 + 1 / 61, "x": 1 / 61, "z": 1 / 62}
+    assert fused.scores["q"] == pytest.approx(
+        {"y": (61 / 62 + 1) / 2, "x": 1 / 2, "z": 61 / 62 / 2}, abs=1e-6
+    )
     assert list(fused.scores["q"]) == ["y", "x", "z"]
-    assert list(fuse(first, second, depth=1).scores["q"]) == ["y"]
+    assert list(fuse_scores("m", first, second, ["q"], list("xyzw"), depth=1).scores["q"]) == ["y"]
 
 
-def test_fusing_runs_of_other_queries_is_refused():
-    with pytest.raises(InputError, match="a has 1 queries and b 2"):
-        fuse(Run("a", {"q": {}}), Run("b", {"q": {}, "r": {}}))
+def test_a_weighted_fusion_sees_both_scores_of_a_document():
+    # The 201st by the first method is the best by the second.
+    first = np.linspace(1, 0, 202, dtype=np.float32)[None]
+    second = np.full((1, 202), NONE, np.float32)
+    second[0, 200] = 5.0
+    ids = [f"d{i}" for i in range(202)]
+    ranks = fuse_scores("m", first, second, ["q"], ids).scores["q"]
+    assert ranks["d200"] == 0.5
+    rule = Fusion(rule="weighted", words=0.5)
+    weighted = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]
+    assert weighted["d200"] == 0.5  # the lowest cosine of those seen counts as 0
+    assert weighted["d0"] == 0.5
+    assert weighted["d50"] == pytest.approx(0.375, abs=1e-6)
+
+
+def test_a_run_is_turned_into_rows_of_scores():
+    run = Run("m", {"q1": {"b": 0.5}, "q2": {}})
+    assert score_rows(run, ["q1", "q2"], ["a", "b"]).tolist() == [[NONE, 0.5], [NONE, NONE]]
 
 
 def test_a_trec_file_gives_the_run_back(tmp_path):

@@ -105,10 +105,19 @@ def test_a_fusion_ranks_by_both_parts(session):
     found = evaluate(session, "chunk-max@16+bm25,bm25,landmarks+bm25")
     assert found["chunk-max@16+bm25"].encodings == ("pieces@16",)
     assert found["landmarks+bm25"].encodings == ("ours",)
+    evaluate(session, "chunk-max@16")
     ranks = [order(session.runs[name].scores)[0] for name in ("chunk-max@16", "bm25")]
     fused = session.runs["chunk-max@16+bm25"].scores["q1"]
-    expected = sum(1 / (61 + rank.index("pumps")) for rank in ranks)
-    assert fused["pumps"] == pytest.approx(expected)
+    expected = sum(61 / (61 + rank.index("pumps")) for rank in ranks) / 2
+    assert fused["pumps"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session):
+    found = evaluate(session, "hybrid,retriever+bm25")
+    assert found["hybrid"].encodings == ("ours",)
+    assert set(session.runs["hybrid"].scores["q1"]) == set(TEXTS)
+    assert order(session.runs["hybrid"].scores) == order(session.runs["retriever+bm25"].scores)
+    assert list(found["hybrid"].answer_recall) == ["256 x 1", "128 x 1", "256 x 4", "128 x 4"]
 
 
 def test_results_carry_metrics_groups_and_answers(session):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from lmk_rag.evaluation.methods import DEFAULT_METHODS, Method, parse_methods
 from lmk_rag.evaluation.metrics import MethodResult, judge
-from lmk_rag.evaluation.runs import Run, fuse, read_trec, write_trec
+from lmk_rag.evaluation.runs import Run, fuse_scores, read_trec, write_trec
 from lmk_rag.evaluation.sets import Answer, RetrievalSet, limit, load_set
 from lmk_rag.evaluation.significance import paired_p_value
 
@@ -23,7 +23,7 @@ __all__ = [
     "MethodResult",
     "RetrievalSet",
     "Run",
-    "fuse",
+    "fuse_scores",
     "judge",
     "limit",
     "load_set",

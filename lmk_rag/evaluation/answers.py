@@ -120,22 +120,36 @@ def passage_recall(
         name = f"{tokens} x {per_document}"
         with progress_bar(f"passages {name}", len(answers), show=show_progress) as advance:
             for answer in answers:
-                passages = retriever.search(
-                    queries[answer.query_id],
-                    # Passages end at sentence ends, so most are shorter than they may be.
-                    k=8 * max(BUDGETS) // tokens,
-                    mode=mode,
-                    passage_tokens=tokens,
-                    per_document=per_document,
+                ranges = _passages(
+                    retriever, queries[answer.query_id], offsets, mode, tokens, per_document
                 )
-                ranges = [
-                    (p.document_id, *tokens_inside(offsets[p.document_id], p.start, p.end))
-                    for p in passages
-                ]
                 _count(found, answer, offsets, ranges)
                 advance(1)
         results[name] = _shares(found, len(answers))
     return results
+
+
+def _passages(
+    retriever: Retriever,
+    query: str | Floats,
+    offsets: Mapping[str, Ints],
+    mode: Mode,
+    tokens: int,
+    per_document: int,
+) -> list[TokenRange]:
+    """Return the best passages as token ranges: enough for the largest budget, or all there are."""
+    k = 2 * max(BUDGETS) // tokens  # most end at a sentence end before they are full
+    while True:
+        passages = retriever.search(
+            query, k=k, mode=mode, passage_tokens=tokens, per_document=per_document
+        )
+        ranges = [
+            (p.document_id, *tokens_inside(offsets[p.document_id], p.start, p.end))
+            for p in passages
+        ]
+        if len(passages) < k or sum(end - first for _, first, end in ranges) >= max(BUDGETS):
+            return ranges
+        k *= 2
 
 
 def _count(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lmk_rag.errors import require_extra
-from lmk_rag.evaluation.runs import Run
+from lmk_rag.evaluation.runs import Run, ranking
 from lmk_rag.evaluation.sets import RetrievalSet
 
 METRICS = ("nDCG@10", "R@100", "RR")
@@ -64,7 +64,8 @@ class MethodResult:
 def judge(run: Run, qrels: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, float]]:
     """Return each metric (and Success@1) per query; a query without results scores 0.
 
-    nDCG has linear gains and, as in trec_eval, equal scores are ordered by document id.
+    nDCG has linear gains, as in trec_eval. What counts is the run's own order, also of documents
+    with equal scores, which trec_eval would order by id.
 
     Raises:
         MissingExtraError: ir-measures is not installed.
@@ -80,9 +81,9 @@ def judge(run: Run, qrels: Mapping[str, Mapping[str, int]]) -> dict[str, dict[st
         for document_id, score in of.items()
     ]
     scored = [
-        measures.ScoredDoc(query_id, document_id, score)
+        measures.ScoredDoc(query_id, document_id, -float(rank))
         for query_id, of in run.scores.items()
-        for document_id, score in of.items()
+        for rank, document_id in enumerate(ranking(of), 1)
     ]
     if scored:
         for metric in measures.iter_calc(wanted, judged, scored):

@@ -1,4 +1,4 @@
-"""`Run`: what a method found; fusion of two runs, and TREC run files."""
+"""`Run`: what a method found; fusion of two methods, and TREC run files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from lmk_rag.errors import InputError
-from lmk_rag.types import Floats
+from lmk_rag.fusion import Fusion, fuse
+from lmk_rag.types import Floats, Ints
 
 DEPTH = 100  # documents a run keeps per query: as many as recall@100 looks at
+CANDIDATES = 200  # documents of each method that fusion sees, as in hybrid search for 100 documents
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Run:
 
     Attributes:
         method: its name.
-        scores: by query id the documents found, id to score; higher is better.
+        scores: by query id the documents found, id to score; higher is better, and of equal
+            scores the first.
     """
 
     method: str
@@ -50,28 +53,56 @@ def run_of(
     return Run(method, found)
 
 
-def fuse(first: Run, second: Run, *, k: int = 60, depth: int = DEPTH) -> Run:
-    """Fuse two runs by reciprocal rank: the sum of 1 / (k + rank) over the runs, ranks from 1.
+def fuse_scores(
+    method: str,
+    first: Floats,
+    second: Floats,
+    query_ids: Sequence[str],
+    document_ids: Sequence[str],
+    *,
+    fusion: Fusion | None = None,
+    depth: int = DEPTH,
+) -> Run:
+    """Fuse the scores of two methods in the way hybrid search fuses landmarks and words.
 
-    A document that a run lacks gets nothing from it. Of equal sums, the one that `first` ranks
-    higher comes first.
+    Each hands on its 200 best documents, as `Retriever` does; see `lmk_rag.fusion` for the rules.
 
-    Raises:
-        InputError: the runs are of different queries.
+    Args:
+        method: the name of the fusion.
+        first: (queries, documents); -inf says "not found".
+        second: as `first`; BM25 where a rule is to weigh scores, for it counts from 0.
+        query_ids, document_ids: of the rows and columns.
+        fusion: the rule; None: the one hybrid search has by default, reciprocal ranks (k = 60).
+        depth: documents kept per query.
     """
-    if first.scores.keys() != second.scores.keys():
-        raise InputError(
-            f"{first.method} has {len(first.scores)} queries and {second.method} "
-            f"{len(second.scores)}, not the same ones; fuse runs of one set"
+    rule = Fusion() if fusion is None else fusion
+    found = {}
+    for query_id, *rows in zip(query_ids, first, second, strict=True):
+        best = [_finite(row, np.argsort(-row, kind="stable")[:CANDIDATES]) for row in rows]
+        if rule.rule == "weighted":  # a weight needs both scores of a document
+            either = np.union1d(*best)
+            best = [_finite(row, either) for row in rows]
+        cosines, matches = (
+            {document_ids[i]: float(row[i]) for i in own}
+            for row, own in zip(rows, best, strict=True)
         )
-    fused = {}
-    for query_id in first.scores:
-        sums: dict[str, float] = {}
-        for run in (first, second):
-            for rank, document_id in enumerate(ranking(run.scores[query_id]), 1):
-                sums[document_id] = sums.get(document_id, 0.0) + 1 / (k + rank)
-        fused[query_id] = {id_: sums[id_] for id_ in ranking(sums)[:depth]}
-    return Run(f"{first.method}+{second.method}", fused)
+        fused = fuse(cosines, matches, rule)
+        found[query_id] = dict(list(fused.items())[:depth])
+    return Run(method, found)
+
+
+def score_rows(run: Run, query_ids: Sequence[str], document_ids: Sequence[str]) -> Floats:
+    """Return a run as (queries, documents) float32, -inf where a document was not found."""
+    columns = {document_id: i for i, document_id in enumerate(document_ids)}
+    rows = np.full((len(query_ids), len(document_ids)), -np.inf, np.float32)
+    for row, query_id in zip(rows, query_ids, strict=True):
+        for document_id, score in run.scores[query_id].items():
+            row[columns[document_id]] = score
+    return rows
+
+
+def _finite(row: Floats, indices: Ints) -> Ints:
+    return indices[row[indices] > -np.inf]
 
 
 def ranking(scores: Mapping[str, float]) -> list[str]:
@@ -81,6 +112,8 @@ def ranking(scores: Mapping[str, float]) -> list[str]:
 
 def write_trec(run: Run, path: Path) -> None:
     """Write a run as lines of `query Q0 document rank score method`.
+
+    trec_eval goes by score and, among equals, by document id; the ranks are the run's own.
 
     Raises:
         InputError: an id holds white space, which the format can't carry.

@@ -21,7 +21,7 @@ from lmk_rag.evaluation.encodings import (
 )
 from lmk_rag.evaluation.methods import Method
 from lmk_rag.evaluation.metrics import MethodResult, by_length, by_passkey_length, judge, means
-from lmk_rag.evaluation.runs import DEPTH, Run, fuse, run_of
+from lmk_rag.evaluation.runs import DEPTH, Run, fuse_scores, run_of, score_rows
 from lmk_rag.progress import progress_bar
 from lmk_rag.retriever import Mode, Retriever
 from lmk_rag.store import QdrantStore
@@ -74,6 +74,7 @@ class SetSession:
         self._landmarks: Landmarks | None = None
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._cuts: dict[int, Floats] = {}
+        self._bm25: Floats | None = None
         self._store: QdrantStore | None = None
         self._offsets: list[Ints] | None = None
         self._notes: dict[str, tuple[str, ...]] = {}
@@ -125,8 +126,9 @@ class SetSession:
         if method.name in self.runs:
             return self.runs[method.name], self._rests_on[method.name]
         if method.kind == "fusion":
-            (first, ours), (second, theirs) = (self._ranked(part) for part in method.parts)
-            run, encodings = fuse(first, second), tuple(dict.fromkeys(ours + theirs))
+            (first, ours), (second, theirs) = (self._part(part) for part in method.parts)
+            run = fuse_scores(method.name, first, second, self._query_ids, self._document_ids)
+            encodings = tuple(dict.fromkeys(ours + theirs))
         elif method.kind in ("retriever", "hybrid"):
             run, encodings = self._retrieved(method), ("ours",)
         else:
@@ -135,10 +137,19 @@ class SetSession:
         self.runs[method.name], self._rests_on[method.name] = run, encodings
         return run, encodings
 
+    def _part(self, method: Method) -> tuple[Floats, tuple[str, ...]]:
+        """Return the scores of a method that is fused with another."""
+        if method.kind in ("retriever", "hybrid", "fusion"):
+            run, encodings = self._ranked(method)
+            return score_rows(run, self._query_ids, self._document_ids), encodings
+        return self._scores(method)
+
     def _scores(self, method: Method) -> tuple[Floats, tuple[str, ...]]:
         """Return (queries, documents) scores of a method that ranks by one number."""
         if method.kind == "bm25":
-            return bm25_scores(self.data.texts, self._queries), ()
+            if self._bm25 is None:
+                self._bm25 = bm25_scores(self.data.texts, self._queries)
+            return self._bm25, ()
         if method.kind == "cut":
             base = self._need_base().encoder(method.size)
             queries = encode_queries(base, self._queries, self._cache)
