@@ -97,6 +97,41 @@ def test_runs_are_merged_and_a_limit_is_another_set(folder):
     )
 
 
+def test_methods_of_earlier_runs_are_compared_with(folder):
+    run("toy", "--methods", "bm25,landmarks", "--output", "out", "--granularity", 8)
+    run("toy", "--methods", "document", "--output", "out", "--granularity", 8, "--label", "new")
+    tree = json.loads((folder / "out/results.json").read_text("utf-8"))
+    rows = tree["sets"]["toy"]["significance"]
+    assert {(r["first"], r["second"]) for r in rows} == {
+        ("landmarks", "bm25"),
+        ("document:new", "bm25"),
+    }
+    result = CliRunner().invoke(app, ["eval", "toy", "--label", "a:b"])
+    assert result.exit_code == 2
+    assert "--label is a word" in result.stderr
+
+
+def test_answers_and_pass_keys_are_shown(folder, st_folder):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels.tsv"):
+        path = folder / "toy" / name
+        text = path.read_text()
+        for i in range(4):
+            text = text.replace(f"d{i}", f"L{2 ** (8 + i // 2)}-{i}")
+        path.write_text(text)
+    answers = "query-id\tcorpus-id\tstart\tend\nq0\tL256-0\t4\t8\n"
+    (folder / "toy/answers.tsv").write_text(answers)
+    methods = "retriever,chunk-max@16"
+    base = st_folder("bert")
+    result = run("toy", "--methods", methods, "--base", base, "--granularity", 8, "-o", "out")
+    assert "toy: answers within a budget" in result.stdout
+    assert "256 tokens" in result.stdout
+    assert "256 (2)" in result.stdout
+    assert "512 (1)" in result.stdout
+    text = (folder / "out/results.md").read_text("utf-8")
+    assert "| chunk-max@16 | pieces | " in text
+    assert "| Success@1 | 256 (2) | 512 (1) |" in text
+
+
 def test_tables_are_printed_with_the_mean_of_the_sets(folder):
     make_set(folder / "second")
     result = run("toy", "second", "--methods", "bm25")

@@ -102,6 +102,8 @@ def evaluate(
         chosen = parse_methods(methods)
     except ConfigError as error:
         raise typer.BadParameter(str(error), param_hint="--methods") from error
+    if label is not None and (not label or set(label) & set(":/+")):
+        raise typer.BadParameter("--label is a word without ':', '/' and '+'")
     _check_extras(chosen, output)
     sets = [limit(load_set(f), documents=limit_docs, queries=limit_queries) for f in folders]
     _check_names(sets)
@@ -159,8 +161,7 @@ class _Job:
                     data, {self._of(name): cost for name, cost in session.encodings.items()}
                 )
                 self._write_run(data, method, session)
-            named = {self.key(method): method for method in self.methods}
-            judged = {key: session.per_query[method.name] for key, method in named.items()}
+            named, judged = self._all_judged(data, session)
             self.results.put_significance(data, compare(named, judged))
         finally:
             session.close()
@@ -168,6 +169,21 @@ class _Job:
                 from lmk_rag.evaluation.results import write_text
 
                 write_text(self.output / "results.md", markdown(self.results.tree))
+
+    def _all_judged(
+        self, data: RetrievalSet, session: SetSession
+    ) -> tuple[dict[str, Method], dict[str, dict[str, dict[str, float]]]]:
+        """Return methods and their metrics by query, of this run and of earlier ones kept."""
+        from lmk_rag.evaluation import judge, read_trec
+
+        named = {self.key(method): method for method in self.methods}
+        judged = {key: session.per_query[method.name] for key, method in named.items()}
+        for key in self.results.tree["sets"][data.label]["methods"]:
+            path = self._run_path(data, key)
+            if key not in named and path is not None and path.exists():
+                (named[key],) = parse_methods(key.partition(":")[0])
+                judged[key] = judge(read_trec(path), data.qrels)
+        return named, judged
 
     def key(self, method: Method) -> str:
         """Return the name of a method in tables."""
@@ -193,13 +209,18 @@ class _Job:
             settings["base"] = self.baseline.name
         return settings
 
+    def _run_path(self, data: RetrievalSet, key: str) -> Path | None:
+        if self.output is None:
+            return None
+        folder = self.output / "runs" / data.label.replace("/", "_")
+        return folder / f"{key.replace('/', '_')}.trec"
+
     def _write_run(self, data: RetrievalSet, method: Method, session: SetSession) -> None:
-        if self.output is not None:
+        path = self._run_path(data, self.key(method))
+        if path is not None:
             from lmk_rag.evaluation.runs import write_trec
 
-            name = self.key(method).replace("/", "_")
-            folder = self.output / "runs" / data.label.replace("/", "_")
-            write_trec(session.runs[method.name], folder / f"{name}.trec")
+            write_trec(session.runs[method.name], path)
 
 
 def _check_extras(methods: list[Method], output: Path | None) -> None:
@@ -235,22 +256,22 @@ def _baseline(base: str | None, device: str, dtype: str) -> Baseline:
 
 
 def _show(tree: Tree, labels: list[str]) -> None:
-    """Print a table per set, and the means over the sets of this run."""
+    """Print what was measured on the sets of this run, and the means over them."""
     from rich.console import Console
     from rich.table import Table
 
     from lmk_rag.evaluation.metrics import METRICS
-    from lmk_rag.evaluation.tables import figure, metric_rows
+    from lmk_rag.evaluation.tables import answer_rows, figure, group_rows, metric_rows
 
     console = Console()
 
-    def table(title: str, rows: list[tuple[str, list[str]]]) -> None:
-        found = Table("method", title=title, title_justify="left")
-        for metric in METRICS:
-            found.add_column(metric, justify="right")
+    def show(title: str, head: list[str], rows: list[tuple[str, list[str]]]) -> None:
+        table = Table(head[0], title=title, title_justify="left")
+        for column in head[1:]:
+            table.add_column(column, justify="right")
         for key, cells in rows:
-            found.add_row(key, *cells)
-        console.print(found)
+            table.add_row(key, *cells)
+        console.print(table)
 
     sets = {label: tree["sets"][label] for label in labels}
     for label, of in sets.items():
@@ -258,10 +279,14 @@ def _show(tree: Tree, labels: list[str]) -> None:
             (key, [figure(entry["scores"][metric]) for metric in METRICS])
             for key, entry in of["methods"].items()
         ]
-        table(f"{label}: {of['documents']:,} documents, {of['queries']:,} queries", rows)
+        title = f"{label}: {of['documents']:,} documents, {of['queries']:,} queries"
+        show(title, ["method", *METRICS], rows)
+        head, answers = answer_rows(of)
+        if answers:
+            show(f"{label}: answers within a budget", head, answers)
+        for head, groups in group_rows(of, "by_passkey_length"):
+            show(f"{label}: by length", head, groups)
     if len(sets) > 1:
         by_metric = [metric_rows({"sets": sets}, metric) for metric in METRICS]
-        table(
-            f"mean of {len(sets)} sets",
-            [(own[0][0], [row[1][-1] for row in own]) for own in zip(*by_metric, strict=True)],
-        )
+        means = [(own[0][0], [row[1][-1] for row in own]) for own in zip(*by_metric, strict=True)]
+        show(f"mean of {len(sets)} sets", ["method", *METRICS], means)

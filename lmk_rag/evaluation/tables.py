@@ -65,34 +65,50 @@ def _sizes(tree: Tree) -> str:
     return "\n".join(lines)
 
 
+def answer_rows(of: Tree) -> tuple[list[str], list[Row]]:
+    """Return the head and the rows of one set's answer recall; no rows if it has no answers."""
+    found = [
+        (key, kind, shares)
+        for key, entry in of["methods"].items()
+        for kind, shares in entry["answer_recall"].items()
+    ]
+    budgets = list(found[0][2]) if found else []
+    head = ["method", "shown", *(f"{budget} tokens" for budget in budgets)]
+    return head, [(key, [kind, *map(figure, shares.values())]) for key, kind, shares in found]
+
+
+def group_rows(of: Tree, name: str) -> list[tuple[list[str], list[Row]]]:
+    """Return the head and the rows of one set's methods by groups of queries, per metric."""
+    found = {key: entry[name] for key, entry in of["methods"].items() if entry[name]}
+    if not found:
+        return []
+    groups = next(iter(found.values()))
+    metrics = list(groups[0]["scores"]) if name == "by_passkey_length" else ["nDCG@10"]
+    return [
+        (
+            [metric, *(f"{group['name']} ({group['queries']})" for group in groups)],
+            [(key, [figure(g["scores"][metric]) for g in own]) for key, own in found.items()],
+        )
+        for metric in metrics
+    ]
+
+
 def _answers(tree: Tree) -> str | None:
-    rows: list[Row] = []
-    budgets: list[str] = []
-    for label, of in tree["sets"].items():
-        for key, entry in of["methods"].items():
-            for kind, shares in entry["answer_recall"].items():
-                budgets = budgets or list(shares)
-                rows.append((label, [key, kind, *(figure(shares.get(b)) for b in budgets)]))
-    head = ["set", "method", "shown", *(f"{budget} tokens" for budget in budgets)]
-    return _grid(head, rows) if rows else None
+    parts = [
+        f"{label}\n\n{_grid(head, rows)}"
+        for label, of in tree["sets"].items()
+        for head, rows in [answer_rows(of)]
+        if rows
+    ]
+    return "\n\n".join(parts) if parts else None
 
 
 def _groups(tree: Tree, name: str) -> str | None:
-    """Return a table per set: methods by groups of queries."""
-    parts = []
-    for label, of in tree["sets"].items():
-        found = {key: entry[name] for key, entry in of["methods"].items() if entry[name]}
-        if not found:
-            continue
-        groups = next(iter(found.values()))
-        metrics = list(groups[0]["scores"])[:2] if name == "by_passkey_length" else ["nDCG@10"]
-        for metric in metrics:
-            head = [metric, *(f"{group['name']} ({group['queries']})" for group in groups)]
-            rows: list[Row] = [
-                (key, [figure(group["scores"][metric]) for group in own])
-                for key, own in found.items()
-            ]
-            parts.append(f"{label}\n\n{_grid(head, rows)}")
+    parts = [
+        f"{label}\n\n{_grid(head, rows)}"
+        for label, of in tree["sets"].items()
+        for head, rows in group_rows(of, name)
+    ]
     return "\n\n".join(parts) if parts else None
 
 
