@@ -30,7 +30,7 @@ def test_names_say_what_a_method_does():
         (True, False, False),
         (True, False, True),
     ]
-    assert len(parse_methods(DEFAULT_METHODS)) == 14
+    assert len(parse_methods(DEFAULT_METHODS)) == 16
 
 
 @pytest.mark.parametrize(

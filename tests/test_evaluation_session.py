@@ -169,6 +169,27 @@ def test_a_cache_gives_the_same_run_without_encoding(data, bert, base, tmp_path,
     }
 
 
+def test_an_interrupted_encoding_goes_on_at_its_block(data, bert, tmp_path, monkeypatch):
+    cache = ArrayCache(tmp_path, block_chars=400)  # pumps; parts and words; short
+    encode, asked = type(bert).encode_documents, []
+
+    def interrupted(encoder, texts):
+        asked.append(len(texts))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return encode(encoder, texts)
+
+    monkeypatch.setattr(type(bert), "encode_documents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(SetSession(data, encoder=bert, base=None, cache=cache), "landmarks")
+    again = SetSession(data, encoder=bert, base=None, cache=cache)
+    evaluate(again, "landmarks")
+    whole = SetSession(data, encoder=bert, base=None, cache=ArrayCache(None))
+    evaluate(whole, "landmarks")
+    assert asked == [1, 2, 2, 1, 4]
+    assert order(again.runs["landmarks"].scores) == order(whole.runs["landmarks"].scores)
+
+
 def test_another_setting_is_another_entry_of_the_cache(data, model_folder, load, tmp_path):
     cache = ArrayCache(tmp_path)
     for k in (8, 16):

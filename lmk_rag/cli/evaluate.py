@@ -42,7 +42,7 @@ def evaluate(
         ),
     ],
     methods: Annotated[
-        str, typer.Option("--methods", metavar="A,B,...", help=HELP[0].upper() + HELP[1:] + ".")
+        str, typer.Option("--methods", metavar="A,B,...", help=f"Their names: {HELP}.")
     ] = DEFAULT_METHODS,
     model: ModelOption = None,
     base: Annotated[

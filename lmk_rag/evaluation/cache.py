@@ -13,8 +13,6 @@ import numpy as np
 
 from lmk_rag.errors import InputError
 
-_BLOCK_CHARS = 200_000  # about ten seconds of a CPU: what a kill may cost
-
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
@@ -23,10 +21,13 @@ class ArrayCache:
 
     Args:
         folder: where to keep them; None keeps nothing.
+        block_chars: characters of the texts that are encoded and kept together; by default
+            about ten seconds' work of a CPU, which is what a kill may cost.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, *, block_chars: int = 200_000) -> None:
         self._folder = folder
+        self.block_chars = block_chars
 
     def load(self, key: str) -> Arrays | None:
         """Return what was kept under a key, or None.
@@ -76,7 +77,7 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def blocks(texts: Sequence[str], size: int = _BLOCK_CHARS) -> Iterator[slice]:
+def blocks(texts: Sequence[str], size: int) -> Iterator[slice]:
     """Yield runs of neighboring texts of about `size` characters, each text once."""
     first = total = 0
     for at, text in enumerate(texts):

@@ -247,7 +247,7 @@ def _in_blocks(
     """
     parts, cached = [], True
     with progress_bar(title, len(texts), show=show_progress) as advance:
-        for block in blocks(texts):
+        for block in blocks(texts, cache.block_chars):
             own = texts[block]
             key = key_of(*name, *own)
             part = cache.load(key)

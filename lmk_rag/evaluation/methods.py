@@ -24,8 +24,8 @@ BASE_KINDS = ("cut", "chunk-mean", "chunk-max")
 OUR_KINDS = ("document", "landmarks", "mixed", "retriever", "hybrid")
 
 DEFAULT_METHODS = (
-    "bm25,cut@512,document,landmarks,mixed,retriever,"
-    "chunk-mean@256,chunk-max@256,chunk-mean@128,chunk-max@128,"
+    "bm25,cut@512,document,landmarks,mixed,retriever,hybrid,"
+    "chunk-mean@256,chunk-max@256,chunk-max@256+bm25,chunk-mean@128,chunk-max@128,"
     "chunk-mean@256/32,chunk-max@256/32,chunk-mean@128/16,chunk-max@128/16"
 )
 HELP = (
