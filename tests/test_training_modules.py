@@ -170,9 +170,33 @@ def test_a_recipe_of_every_pooling_runs(model_folder, tmp_path):
             config=LandmarkConfig(granularity=4, max_length=48, overlap=4),
             granularities=(4, 8),
             query_granularities=(4,),
-            weights=Weights(landmark=0.0 if pooling in ("cls", "mean", "latent") else 1.0),
+            weights=Weights(part_contrast=0.1, part_scores=0.1),
             steps=2,
             batch_tokens=60,
         )
         result = train(recipe, tmp_path, tmp_path / pooling, device="cpu")
         assert result.finished
+
+
+@pytest.mark.parametrize("pooling", ["lmk", "mean"])
+def test_the_rows_that_are_trained_are_those_of_the_encoder(build, load, tmp_path, pooling):
+    from lmk_rag.training import LandmarkLoss
+    from lmk_rag.training.collate import LandmarkCollator
+    from lmk_rag.training.examples import Example
+
+    model = build(pooling)
+    texts = TEXTS[:3]
+    examples = [Example(text, (), ((0, len(text)),), "toy") for text in texts]
+    collator = LandmarkCollator(
+        examples, model[0], None, {}, granularities=(8,), query_granularities=(8,),
+        boundaries=("word",),
+    )  # fmt: skip
+    batch = collator([{"index": i} for i in range(3)])
+    features = {key.removeprefix("document_"): value for key, value in batch.items()}
+    with torch.no_grad():
+        _, rows = LandmarkLoss(model)._documents(features)
+    model.save_pretrained(str(tmp_path), create_model_card=False)
+    with load(tmp_path) as encoder:
+        found = encoder.encode_documents(texts)
+    expected = np.concatenate([e.landmarks * e.norms[:, None] for e in found])
+    np.testing.assert_allclose(rows.numpy(), expected, atol=1e-5)

@@ -100,9 +100,12 @@ class LandmarkLoss(nn.Module):
     def _documents(self, features: Features) -> tuple[Tensor, Tensor]:
         """Return (B, D) vectors and (R, D) landmark rows of all documents, in order."""
         output = self.model(dict(features))
-        return output["sentence_embedding"].float(), output["token_embeddings"][
-            output["pooled"]
-        ].float()
+        states = output["token_embeddings"].float()
+        if "stretch" in features:
+            rows = stretch_rows(states, features["stretch"], features["row_parts"] > -2)
+        else:
+            rows = states[output["pooled"]]
+        return output["sentence_embedding"].float(), rows
 
     def _objectives(
         self,
@@ -219,6 +222,27 @@ class LandmarkLoss(nn.Module):
         return _with_hook({name: loss.detach() for name, loss in losses.items()}, again)
 
 
+def stretch_rows(states: Tensor, stretch: Tensor, real: Tensor) -> Tensor:
+    """Average the states of each stretch.
+
+    Args:
+        states: (B, T, D).
+        stretch: (B, T) number of the stretch in its document, -1 for none.
+        real: (B, L) bool: which stretches each document has.
+
+    Returns:
+        (R, D) rows of all documents in order; zeros where a stretch holds no token.
+    """
+    counts = real.sum(1)
+    first = torch.cumsum(counts, 0) - counts
+    document, at = torch.nonzero(stretch >= 0, as_tuple=True)
+    row = first[document] + stretch[document, at]
+    sums = states.new_zeros(int(counts.sum()), states.shape[-1])
+    sums = sums.index_add(0, row, states[document, at])
+    tokens = torch.bincount(row, minlength=len(sums)).clamp(min=1)
+    return sums / tokens[:, None]
+
+
 def _with_hook(losses: dict[str, Tensor], again: Callable[[Tensor], None]) -> dict[str, Tensor]:
     """Make `again` run when the sum of the losses is differentiated."""
     first, *others = losses
@@ -237,6 +261,7 @@ def _pieces(features: Features, size: int) -> Iterator[Features]:
             if isinstance(value, Tensor)
         }
         longest = int(piece["attention_mask"].sum(1).max())
-        for name in ("input_ids", "attention_mask", "window", "pooled", "content"):
-            piece[name] = piece[name][:, :longest]
+        for name in ("input_ids", "attention_mask", "window", "pooled", "content", "stretch"):
+            if name in piece:
+                piece[name] = piece[name][:, :longest]
         yield piece

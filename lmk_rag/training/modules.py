@@ -50,6 +50,9 @@ class LandmarkTransformer(InputModule):
     Features out of `preprocess`: `input_ids` and `attention_mask` (B, T), `window` (B, T) the
     window that each position belongs to (-1 where padded), `pooled` and `content` (B, T) bool:
     what is pooled, and what is text rather than landmark, prompt, special token or padding.
+    Where no landmark stands for a stretch (`mean`, `cls`, `latent`), also `stretch` (B, T): the
+    number of the stretch that a token belongs to, -1 where it is context or no text; the landmark
+    row of a stretch is then the mean of its states, as `LandmarkEncoder` has it.
     """
 
     save_in_root = True
@@ -93,22 +96,30 @@ class LandmarkTransformer(InputModule):
         window = torch.full(shape, -1)
         pooled = torch.zeros(shape, dtype=torch.bool)
         content = torch.zeros(shape, dtype=torch.bool)
+        stretch = torch.full(shape, -1)
         for row, (windows, layout) in enumerate(zip(rows, layouts, strict=True)):
-            at = 0
+            at = own = 0
             for number, (window_ids, positions) in enumerate(windows):
                 ids[row, at : at + len(window_ids)] = torch.from_numpy(window_ids)
                 window[row, at : at + len(window_ids)] = number
                 pooled[row, at + torch.from_numpy(positions)] = True
-                for start, end in layout.windows[number].stretches:
+                context = layout.windows[number].n_context
+                for index, (start, end) in enumerate(layout.windows[number].stretches):
                     content[row, at + start : at + end] = True
+                    if index >= context:
+                        stretch[row, at + start : at + end] = own
+                        own += 1
                 at += len(window_ids)
-        return {
+        features = {
             "input_ids": ids,
             "attention_mask": (window >= 0).long(),
             "window": window,
             "pooled": pooled,
             "content": content,
         }
+        if self.pooling in ("mean", "cls", "latent"):
+            features["stretch"] = stretch
+        return features
 
     def preprocess(  # type: ignore[override]  # texts only
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
