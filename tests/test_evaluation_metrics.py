@@ -107,6 +107,18 @@ def test_a_trec_file_gives_the_run_back(tmp_path):
     assert read_trec(tmp_path / "runs/set/m.trec") == run
 
 
+def test_a_trec_file_is_replaced_whole(tmp_path):
+    path, before = tmp_path / "run.trec", tmp_path / "before.trec"
+    write_trec(Run("old", {"q": {"d": 1.0}}), path)
+    before.hardlink_to(path)
+    write_trec(Run("new", {"q": {"d": 1.0}}), path)
+    assert read_trec(path).method == "new"
+    assert read_trec(before).method == "old"  # nothing was written over: a kill leaves one or both
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(InputError, match="can't be written"):
+        write_trec(Run("new", {}), path / "below")
+
+
 def test_a_trec_file_of_another_form_is_refused(tmp_path):
     path = tmp_path / "x.trec"
     path.write_text("q Q0 d 1 0.5 m\nq Q0 d 1 high m\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmk_rag.errors import InputError
+from lmk_rag.evaluation.writing import replacing
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 
@@ -48,20 +48,13 @@ class ArrayCache:
         """Keep arrays under a key; no half of a file is ever seen.
 
         Raises:
-            InputError: the folder can't be written.
+            InputError: the file can't be written.
         """
         path = self._path(key)
         if path is None:
             return
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named allow_pickle
-            part.replace(path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise InputError(f"the cache {path.parent} can't be written: {error}") from error
+        with replacing(path) as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # none is named allow_pickle
 
     def _path(self, key: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{key}.npz"

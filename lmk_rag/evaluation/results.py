@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from lmk_rag.errors import InputError
 from lmk_rag.evaluation.encodings import Encoding
 from lmk_rag.evaluation.metrics import MethodResult
 from lmk_rag.evaluation.sets import RetrievalSet
+from lmk_rag.evaluation.writing import write_text
 
 _FORMAT = 1
 
@@ -70,22 +70,6 @@ class Results:
     def _write(self) -> None:
         if self._path is not None:
             write_text(self._path, json.dumps(self.tree, indent=1, ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there, so that no half of one is seen.
-
-    Raises:
-        InputError: it can't be written.
-    """
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, "utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"{path} can't be written: {error}") from error
 
 
 def _read(path: Path) -> Tree:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lmk_rag.errors import InputError
+from lmk_rag.evaluation.writing import write_text
 from lmk_rag.fusion import Fusion, fuse
 from lmk_rag.types import Floats, Ints
 
@@ -116,7 +117,8 @@ def write_trec(run: Run, path: Path) -> None:
     trec_eval goes by score and, among equals, by document id; the ranks are the run's own.
 
     Raises:
-        InputError: an id holds white space, which the format can't carry.
+        InputError: an id holds white space, which the format can't carry, or the file can't be
+            written.
     """
     lines = []
     tag = "_".join(run.method.split())
@@ -128,8 +130,7 @@ def write_trec(run: Run, path: Path) -> None:
                         f"the id {id_!r} holds white space, or nothing; a TREC run can't"
                     )
             lines.append(f"{query_id} Q0 {document_id} {rank} {scores[document_id]!r} {tag}\n")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(lines), "utf-8")
+    write_text(path, "".join(lines))
 
 
 def read_trec(path: Path) -> Run:
