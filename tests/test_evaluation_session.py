@@ -190,6 +190,23 @@ def test_an_interrupted_encoding_goes_on_at_its_block(data, bert, tmp_path, monk
     assert order(again.runs["landmarks"].scores) == order(whole.runs["landmarks"].scores)
 
 
+def test_queries_are_encoded_once_per_encoder(data, bert, base, monkeypatch):
+    counts: dict[str, int] = {}
+    encode = type(bert).encode_queries
+
+    def counted(encoder, texts):
+        counts[encoder.fingerprint] = counts.get(encoder.fingerprint, 0) + 1
+        return encode(encoder, texts)
+
+    monkeypatch.setattr(type(bert), "encode_queries", counted)
+    session = SetSession(data, encoder=bert, base=base, cache=ArrayCache(None))
+    evaluate(
+        session, "document,landmarks,mixed,retriever,chunk-mean@16,chunk-max@16,chunk-max@16/4"
+    )
+    session.close()
+    assert list(counts.values()) == [1, 1]
+
+
 def test_another_setting_is_another_entry_of_the_cache(data, model_folder, load, tmp_path):
     cache = ArrayCache(tmp_path)
     for k in (8, 16):

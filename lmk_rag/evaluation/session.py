@@ -19,7 +19,7 @@ from lmk_rag.evaluation.encodings import (
     encode_pieces,
     encode_queries,
 )
-from lmk_rag.evaluation.methods import Method
+from lmk_rag.evaluation.methods import OUR_KINDS, Method
 from lmk_rag.evaluation.metrics import MethodResult, by_length, by_passkey_length, judge, means
 from lmk_rag.evaluation.runs import DEPTH, Run, fuse_scores, run_of, score_rows
 from lmk_rag.progress import progress_bar
@@ -71,6 +71,7 @@ class SetSession:
         self._query_ids = list(data.queries)
         self._queries = list(data.queries.values())
         self._document_ids = [document.id for document in data.documents]
+        self._vectors: dict[str, Floats] = {}
         self._landmarks: Landmarks | None = None
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._cuts: dict[int, Floats] = {}
@@ -117,8 +118,12 @@ class SetSession:
             self._opened_store()
         elif method.kind == "cut":
             self._cut(method.size)
+            self._asked(self._need_base().encoder(method.size))
         elif method.needs_base and method.kind != "fusion":
             self._piece(method)
+            self._asked(self._need_base().piece_encoder(method.size))
+        if method.kind in OUR_KINDS and method.kind != "hybrid":  # it encodes them itself
+            self._asked(self._need_encoder())
         for part in method.parts:
             self._prepare(part)
 
@@ -152,15 +157,15 @@ class SetSession:
             return self._bm25, ()
         if method.kind == "cut":
             base = self._need_base().encoder(method.size)
-            queries = encode_queries(base, self._queries, self._cache)
+            queries = self._asked(base)
             return queries @ self._cut(method.size).T, (method.name,)
         if method.needs_base:
             base = self._need_base().piece_encoder(method.size)
-            queries = encode_queries(base, self._queries, self._cache)
+            queries = self._asked(base)
             rows = self._piece(method).rows
             scores = rows.best(queries) if method.kind == "chunk-max" else queries @ rows.mean().T
             return scores, (_pieces_name(method),)
-        queries = encode_queries(self._need_encoder(), self._queries, self._cache)
+        queries = self._asked(self._need_encoder())
         ours = self._ours()
         if method.kind == "document":
             return queries @ ours.documents.T, ("ours",)
@@ -177,7 +182,7 @@ class SetSession:
         queries: list[str] | Floats = self._queries
         mode: Mode = "hybrid" if method.kind == "hybrid" else "auto"
         if mode == "auto":  # hybrid search needs the words of the query as well
-            queries = encode_queries(self._need_encoder(), self._queries, self._cache)
+            queries = self._asked(self._need_encoder())
         with progress_bar(method.name, len(queries), show=self._show) as advance:
             for query_id, query in zip(self._query_ids, queries, strict=True):
                 hits = retriever.search_documents(query, k=DEPTH, mode=mode)
@@ -197,13 +202,7 @@ class SetSession:
         answers = self.data.answers
         if method.kind == "chunk-max":
             encoder = self._base.piece_encoder(method.size)
-            queries = dict(
-                zip(
-                    self._query_ids,
-                    encode_queries(encoder, self._queries, self._cache),
-                    strict=True,
-                )
-            )
+            queries = dict(zip(self._query_ids, self._asked(encoder), strict=True))
             pieces = self._piece(method)
             return {
                 "pieces": piece_recall(
@@ -214,7 +213,7 @@ class SetSession:
             asked: dict[str, str | Floats] = dict(self.data.queries)
             mode: Mode = "hybrid" if method.kind == "hybrid" else "auto"
             if mode == "auto":
-                vectors = encode_queries(self._need_encoder(), self._queries, self._cache)
+                vectors = self._asked(self._need_encoder())
                 asked = dict(zip(self._query_ids, vectors, strict=True))
             offsets = dict(zip(self._document_ids, self._all_offsets(), strict=True))
             return passage_recall(
@@ -261,6 +260,12 @@ class SetSession:
             )
             self.encodings["ours"] = self._landmarks.encoding
         return self._landmarks
+
+    def _asked(self, encoder: LandmarkEncoder) -> Floats:
+        """Return (Q, D) vectors of the queries, encoded once per encoder."""
+        if encoder.fingerprint not in self._vectors:
+            self._vectors[encoder.fingerprint] = encode_queries(encoder, self._queries, self._cache)
+        return self._vectors[encoder.fingerprint]
 
     def _cut(self, window: int) -> Floats:
         if window not in self._cuts:
