@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lmk_rag import LandmarkEncoder
-from lmk_rag.checkpoint import default_model
+from lmk_rag.checkpoint import minilm
 
 
 def make_texts(n: int, seed: int) -> list[str]:
@@ -71,7 +71,7 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     texts = make_texts(options.texts, options.seed)
-    folder = str(default_model())
+    folder = str(minilm("the benchmark"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ours = LandmarkEncoder(folder, dtype="float32", device="cpu")

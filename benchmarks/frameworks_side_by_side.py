@@ -45,7 +45,7 @@ from langchain_lmk import LMKEmbeddings, LMKVectorStore
 from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.node_parser.lmk import LMKNodeParser
 from llama_index.vector_stores.lmk import LMKVectorStore as LILMKVectorStore
-from lmk_rag.checkpoint import default_model
+from lmk_rag.checkpoint import minilm
 
 Search = Callable[[str], list[str]]
 _PIECES = 50  # enough pieces to name ten documents
@@ -68,9 +68,9 @@ def llama_index_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
     """SentenceSplitter, HuggingFaceEmbedding and the stock Qdrant store."""
     client = QdrantClient(":memory:")
     embed_model = HuggingFaceEmbedding(
-        model_name=str(default_model()), device="cpu", embed_batch_size=128
+        model_name=str(minilm("the benchmark")), device="cpu", embed_batch_size=128
     )
-    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    tokenizer = AutoTokenizer.from_pretrained(minilm("the benchmark"))
     index = VectorStoreIndex.from_documents(
         [LIDocument(text=text, id_=id_) for id_, text in texts.items()],
         storage_context=StorageContext.from_defaults(
@@ -90,7 +90,7 @@ def llama_index_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
 
 def llama_index_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     """LMKNodeParser and LMKVectorStore."""
-    embed_model = LMKEmbedding()
+    embed_model = LMKEmbedding(model_name=str(minilm("the benchmark")))
     vector_store = LILMKVectorStore(embed_model=embed_model)
     index = VectorStoreIndex.from_documents(
         [LIDocument(text=text, id_=id_) for id_, text in texts.items()],
@@ -114,13 +114,13 @@ def langchain_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
         "stock", models.VectorParams(size=384, distance=models.Distance.COSINE)
     )
     embeddings = HuggingFaceEmbeddings(
-        model_name=str(default_model()),
+        model_name=str(minilm("the benchmark")),
         model_kwargs={"device": "cpu"},
         encode_kwargs={"batch_size": 128},
     )
     store = LCQdrant(client, "stock", embedding=embeddings)
     splitter = RecursiveCharacterTextSplitter.from_huggingface_tokenizer(
-        AutoTokenizer.from_pretrained(default_model()),
+        AutoTokenizer.from_pretrained(minilm("the benchmark")),
         chunk_size=_TOKENS,
         chunk_overlap=_SHARED,
     )
@@ -139,7 +139,7 @@ def langchain_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
 
 def langchain_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     """Whole documents into LMKVectorStore."""
-    store = LMKVectorStore(LMKEmbeddings())
+    store = LMKVectorStore(LMKEmbeddings(model=minilm("the benchmark")))
     store.add_documents([LCDocument(text, id=id_) for id_, text in texts.items()])
     infos = list(store.store.documents())
     return (

@@ -1,6 +1,6 @@
 """Talk about a folder of files, with LangChain.
 
-    pip install 'lmk-rag[minilm,langchain,chat]'
+    pip install 'lmk-rag[langchain,chat]'
     python examples/chat_langchain.py FOLDER [--store DIR]
 
     export OPENAI_MODEL=llama3.2 OPENAI_BASE_URL=http://localhost:11434/v1  # for instance Ollama

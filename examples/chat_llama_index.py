@@ -1,6 +1,6 @@
 """Talk about a folder of files, with LlamaIndex.
 
-    pip install 'lmk-rag[minilm,llama-index,chat]'
+    pip install 'lmk-rag[llama-index,chat]'
     python examples/chat_llama_index.py FOLDER [--store DIR]
 
     export OPENAI_MODEL=llama3.2 OPENAI_BASE_URL=http://localhost:11434/v1  # for instance Ollama

@@ -72,8 +72,8 @@ def minilm(needed_by: str) -> Path:
 
 
 def default_model() -> Path:
-    """Return the folder of the model used when none is named."""
-    return minilm("the default model")
+    """Return the folder of the model used when none is named; it comes with the package."""
+    return Path(__file__).parent / "default_model"
 
 
 def load_checkpoint(
@@ -94,7 +94,6 @@ def load_checkpoint(
     Raises:
         CheckpointError: no such model, or one that is not an encoder we can pool.
         UnsafeCheckpointError: it has pickled weights only, or needs its own code.
-        MissingExtraError: `model` is None and the default model is not installed.
     """
     folder = default_model() if model is None else _find(model, trust_remote_code)
     name = DEFAULT_NAME if model is None else str(model)

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from lmk_rag.errors import ConfigError
 
-DEFAULT_NAME = "default (all-MiniLM-L6-v2)"  # what a collection calls the default model
+DEFAULT_NAME = "default (lmk-minilm-l6-v1)"  # what a collection calls the default model
 
 Boundary = Literal["token", "word", "sentence"]
 Overflow = Literal["window", "truncate", "error"]

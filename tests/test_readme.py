@@ -1,5 +1,7 @@
 """Every code block of the README runs, as a newcomer would run it, in one empty folder."""
 
+import gzip
+import json
 import os
 import re
 import shutil
@@ -16,7 +18,7 @@ RUNNABLE = {"python", "console"}
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_shown():
-    assert {language for language, _ in BLOCKS} <= RUNNABLE | {"text"}
+    assert {language for language, _ in BLOCKS} <= RUNNABLE | {"text", "json"}
     assert [language for language, _ in BLOCKS].count("python") == 4
 
 
@@ -38,7 +40,43 @@ def folder(tmp_path_factory):
     (base / "manuals" / "valve.md").write_text(
         f"# Valve V-2\n\n{filler}\n\nThe valve closes at 80 degrees Celsius.\n", "utf-8"
     )
+    _add_a_set(base / "my-set")
+    (base / "data").mkdir()
+    (recipe,) = [code for language, code in BLOCKS if language == "json"]
+    settings = json.loads(recipe) | {"steps": 2}  # a newcomer has more time
+    (base / "recipe.json").write_text(json.dumps(settings), "utf-8")
+    pairs = [
+        {
+            "query": f"What is part {i}?",
+            "positive": f"Part {i} is made of {'brass' if i % 2 else 'tin'}.",
+        }
+        for i in range(24)
+    ]
+    text = "\n".join(f"## What is part {i}?\n{pair['positive']}" for i, pair in enumerate(pairs))
+    for name, rows in (("faq", pairs), ("headings", pairs), ("manuals", [{"text": text}])):
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (base / "data" / f"{name}.jsonl").write_text(lines, "utf-8")
     return base
+
+
+def _add_a_set(folder: Path) -> None:
+    """Write two documents, two queries and what answers them."""
+    folder.mkdir()
+    rows = {
+        "corpus": [
+            {"_id": "pump", "title": "Pump", "text": "Hold the red button to restart it."},
+            {"_id": "valve", "title": "", "text": "The valve closes at 80 degrees."},
+        ],
+        "queries": [
+            {"_id": "q1", "text": "how to restart the pump"},
+            {"_id": "q2", "text": "when does the valve close"},
+        ],
+    }
+    for name, records in rows.items():
+        lines = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    qrels = "query-id\tcorpus-id\tscore\nq1\tpump\t1\nq2\tvalve\t1\n"
+    (folder / "qrels.tsv").write_text(qrels, "utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,10 @@ def test_passages_behind_each_other_are_parts_with_their_queries():
 
 
 def test_a_text_finds_its_queries_and_loses_their_headings():
-    text = "# Pumps\n\n## Care\nOil the pump every week.\n\n## Use\nTurn the key to start it.\n"
+    text = (
+        "# Pumps\n\n## Care\nOil the pump every week.\n\nUse\n---\nTurn the key to start it.\n"
+        "Use\n"  # a word on a line of its own is no heading
+    )
     pairs = [
         Pair("Pumps: Care", "Oil the pump every week."),
         Pair("Pumps: Use", "Turn the key to start it."),
@@ -99,8 +102,8 @@ def test_a_text_finds_its_queries_and_loses_their_headings():
     ]
     (example,) = from_texts([text], pairs, length=1_000, source="toy")
     assert [query.text for query in example.queries] == ["Pumps: Care", "Pumps: Use"]
-    assert example.text == "\n\nOil the pump every week.\n\nTurn the key to start it.\n".replace(
-        "\n\nOil", "\nOil"
+    assert example.text == (
+        "# Pumps\n\nOil the pump every week.\n\n---\nTurn the key to start it.\nUse\n"
     )
     assert example.parts == ((0, len(example.text)),)
 
@@ -184,7 +187,7 @@ def test_landmarks_know_their_part(transformer):
     assert (rows > -2).sum() == batch["document_pooled"].sum()
 
 
-def test_draws_depend_on_seed_and_text_alone(transformer):
+def test_draws_depend_on_seed_text_and_batch_alone(transformer):
     examples = from_pairs(
         [Pair(f"q{i}", f"one two three four five {i}" * 3) for i in range(6)], "a"
     )
@@ -199,20 +202,26 @@ def test_draws_depend_on_seed_and_text_alone(transformer):
     assert len(drawn) > 1
 
 
-def test_the_teacher_gives_the_mean_of_the_states_of_any_stretch(model_folder, load):
-    folder = model_folder("bert")
+def test_the_teacher_gives_the_mean_of_the_states_of_any_stretch(st_folder):
     text = "The pump of station V-7 stops when the valve closes. " * 4
     with pytest.warns(UserWarning, match="not trained with landmarks"):
-        teacher = Teacher(folder, device="cpu")
-    teacher.encoder._checkpoint.__dict__["pooling"] = "mean"  # the toy folder names no pooling
-    teacher.encoder._tokenizer.insert_landmarks = False
+        teacher = Teacher(st_folder("bert", pooling="mean"), device="cpu")
     tokens = teacher.encoder.encode_documents([text])[0]
     spans = tokens.spans[[0, 5]].copy()
     spans[0, 1], spans[1, 1] = tokens.spans[4, 1], len(text)
-    rows = rows_of(tokens, spans)
+    (vector,), (rows,) = teacher.documents([text], [spans])
     states = tokens.landmarks * tokens.norms[:, None]
     assert torch.allclose(torch.tensor(rows[0]), torch.tensor(states[:5].mean(0)), atol=1e-5)
     assert torch.allclose(torch.tensor(rows[1]), torch.tensor(states[5:].mean(0)), atol=1e-5)
+    assert torch.equal(torch.tensor(vector), torch.tensor(tokens.vector))
+
+
+def test_a_teacher_that_pools_otherwise_is_refused(st_folder):
+    with (
+        pytest.warns(UserWarning, match="not trained with landmarks"),
+        pytest.raises(ConfigError, match="pools by cls"),
+    ):
+        Teacher(st_folder("bert", pooling="cls"), device="cpu")
 
 
 def test_a_stretch_without_tokens_has_a_zero_row(bert):
@@ -233,4 +242,24 @@ def test_recipes_round_trip_and_name_what_they_do_not_know(tmp_path):
         Recipe.read(path)
     path.write_text("[]")
     with pytest.raises(ConfigError, match="no JSON object"):
+        Recipe.read(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "retromea"}, "objective is 'retromea'; expected one of retrieval"),
+        ({"pooling": "max"}, "pooling is 'max'"),
+        ({"granularities": []}, "granularities is empty"),
+        ({"temperature": 0}, "temperature is 0"),
+        ({"weights": {"vector": -1}}, "no weight below 0"),
+        ({"steps": 0}, "steps is 0"),
+        ({"config": {"max_length": 100}}, "a stretch may take 384 tokens"),
+        ({"sources": [{"name": "a", "pairs": "a"}, {"name": "a", "pairs": "b"}]}, "the same name"),
+    ],
+)
+def test_a_recipe_that_can_not_be_meant_is_refused(tmp_path, changes, message):
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"sources": [{"name": "a", "pairs": "a"}]} | changes))
+    with pytest.raises(ConfigError, match=message):
         Recipe.read(path)

@@ -20,6 +20,7 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CheckpointError, ConfigError
 from lmk_rag.training import LandmarkPooling, LandmarkTransformer, Recipe, Source, train
 from lmk_rag.training.loss import Weights
+from lmk_rag.training.run import build_model
 
 TEXTS = [
     "pump",
@@ -59,6 +60,28 @@ def test_a_saved_folder_gives_equal_vectors_in_both_libraries(build, load, tmp_p
     ours = np.stack([embedding.vector for embedding in found])
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
     np.testing.assert_allclose(again.encode(texts, normalize_embeddings=True), ours, atol=1e-5)
+
+
+def test_prompts_are_the_same_in_both_libraries(model_folder, load, tmp_path):
+    recipe = Recipe(
+        sources=(Source("toy", pairs="pairs.jsonl"),),
+        model=str(model_folder("bert")),
+        config=LandmarkConfig(
+            granularity=4, max_length=48, query_prompt="query one", document_prompt="text two"
+        ),
+        granularities=(4,),
+        query_granularities=(4,),
+    )
+    model = build_model(recipe, device="cpu").eval()
+    model.save_pretrained(str(tmp_path), create_model_card=False)
+    again = SentenceTransformer(str(tmp_path), device="cpu", trust_remote_code=True)
+    with load(tmp_path) as encoder:
+        queries = encoder.encode_queries(["pump"])
+        documents = np.stack([e.vector for e in encoder.encode_documents(["pump"])])
+    assert not np.allclose(queries, documents, atol=1e-3)
+    for name, ours in (("query", queries), ("document", documents)):
+        encode = getattr(again, f"encode_{name}")
+        np.testing.assert_allclose(encode(["pump"], normalize_embeddings=True), ours, atol=1e-5)
 
 
 def test_sentence_transformers_refuses_the_folder_unless_its_code_is_trusted(build, tmp_path):
@@ -155,7 +178,7 @@ def test_their_evaluators_read_it(build):
     assert evaluator(build())["cosine_ndcg@10"] == 1.0
 
 
-def test_a_recipe_of_every_pooling_runs(model_folder, tmp_path):
+def test_a_recipe_of_every_pooling_runs(model_folder, st_folder, tmp_path):
     (tmp_path / "pairs.jsonl").write_text(
         "".join(
             f'{{"query": "word {i}", "positive": "{i} one two three four {i}"}}\n' for i in range(8)
@@ -165,7 +188,7 @@ def test_a_recipe_of_every_pooling_runs(model_folder, tmp_path):
         recipe = Recipe(
             sources=(Source("toy", pairs="pairs.jsonl"),),
             model=str(model_folder("bert")),
-            teacher=str(model_folder("bert")),
+            teacher=str(st_folder("bert", pooling="mean")),
             pooling=pooling,
             config=LandmarkConfig(granularity=4, max_length=48, overlap=4),
             granularities=(4, 8),

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from lmk_rag.cli import app
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import ConfigError
+from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training import Pair, Recipe, Source, mine_negatives, train
 from lmk_rag.training.collate import LandmarkCollator, known_positives
-from lmk_rag.training.examples import from_pairs
+from lmk_rag.training.examples import Example, Query, from_pairs
 from lmk_rag.training.loss import LandmarkLoss, Weights
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.retromae import mask_tokens
-from lmk_rag.training.run import build_model
+from lmk_rag.training.run import build_model, read_source
 from lmk_rag.training.watch import read_log
 
 WORDS = [
@@ -82,6 +82,14 @@ def recipe(st_folder):
     )
 
 
+def sides(batch):
+    """Queries and documents of a batch, as the trainer hands them to the loss."""
+    return [
+        {key.removeprefix(side): value for key, value in batch.items() if key.startswith(side)}
+        for side in ("query_", "document_")
+    ]
+
+
 def curve(folder):
     return [(row["step"], row["loss"]) for row in read_log(folder / "log.jsonl")]
 
@@ -114,9 +122,12 @@ def test_the_same_seed_gives_the_same_curve_and_another_one_another(recipe, data
     assert curve(tmp_path / "a") != curve(tmp_path / "c")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_stopped_run_goes_on_exactly(recipe, data, tmp_path, monkeypatch, dtype):
-    recipe = replace(recipe, steps=8, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "objective"),
+    [("float32", "retrieval"), ("bfloat16", "retrieval"), ("float32", "retromae")],
+)
+def test_a_stopped_run_goes_on_exactly(recipe, data, tmp_path, monkeypatch, dtype, objective):
+    recipe = replace(recipe, steps=8, dtype=dtype, objective=objective)
     train(recipe, data, tmp_path / "whole", device="cpu")
     # A clock that jumps a minute per step: the first call stops after three steps.
     clock = iter(range(0, 100_000, 60))
@@ -128,9 +139,34 @@ def test_a_stopped_run_goes_on_exactly(recipe, data, tmp_path, monkeypatch, dtyp
     second = train(recipe, data, tmp_path / "parts", device="cpu")
     assert second.finished
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
-    for name in ("model.safetensors",):
-        parts = (tmp_path / "parts" / "model" / name).read_bytes()
-        assert parts == (tmp_path / "whole" / "model" / name).read_bytes()
+    parts = (tmp_path / "parts" / "model" / "model.safetensors").read_bytes()
+    assert parts == (tmp_path / "whole" / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(recipe, data, tmp_path):
+    recipe = replace(recipe, steps=3)
+    whole = train(recipe, data, tmp_path / "whole", device="cpu")
+    torn = tmp_path / "torn" / "checkpoints" / "checkpoint-2"
+    torn.mkdir(parents=True)
+    (torn / "config.json").write_text("{}")
+    assert train(recipe, data, tmp_path / "torn", device="cpu").steps == whole.steps
+    assert curve(tmp_path / "torn") == curve(tmp_path / "whole")
+
+
+def test_a_source_that_gives_nothing_is_named(recipe, data, tmp_path):
+    recipe = replace(recipe, sources=(Source("few", pairs="pairs.jsonl", join=31),))
+    with pytest.raises(TrainingDataError, match="'few' gives no example: 30 pairs, join 31"):
+        train(recipe, data, tmp_path / "run", device="cpu")
+
+
+def test_a_limit_is_drawn_with_the_seed(recipe, data):
+    def drawn(seed):
+        source = Source("pairs", pairs="pairs.jsonl", limit=5)
+        return [e.text for e in read_source(source, data, replace(recipe, seed=seed))]
+
+    assert len(drawn(1)) == 5
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
 
 
 def test_a_folder_with_another_recipe_is_refused(recipe, data, tmp_path):
@@ -154,10 +190,7 @@ def test_gradient_caching_gives_the_same_gradients(recipe, data):
             query_granularities=(4,),
         )
         batch = collator([{"index": i} for i in range(7)])
-        features = [
-            {k.removeprefix(side): v for k, v in batch.items() if k.startswith(side)}
-            for side in ("query_", "document_")
-        ]
+        features = sides(batch)
         loss = LandmarkLoss(model, Weights(contrast=1.0, part_contrast=1.0), mini_batch=mini_batch)
         torch.stack(list(loss(features).values())).sum().backward()
         gradients.append(
@@ -191,16 +224,64 @@ def test_odd_batches_have_finite_losses_and_gradients(recipe, pairs):
         query_granularities=(4,),
     )
     batch = collator([{"index": i} for i in range(len(examples))])
-    features = [
-        {k.removeprefix(side): v for k, v in batch.items() if k.startswith(side)}
-        for side in ("query_", "document_")
-    ]
+    features = sides(batch)
     losses = LandmarkLoss(model, Weights(contrast=1.0, part_contrast=1.0))(features)
     total = torch.stack(list(losses.values())).sum()
     total.backward()
     assert torch.isfinite(total)
     for name, parameter in model.named_parameters():
         assert parameter.grad is None or torch.isfinite(parameter.grad).all(), name
+
+
+def test_a_part_without_a_landmark_neither_pulls_nor_pushes(recipe):
+    model = build_model(recipe)
+    parts = ("one", "two three four five six seven eight nine ten alpha beta gamma delta")
+    text = " ".join(parts)
+    examples = [
+        Example(text, (Query("q0", 0), Query("q1", 1)), ((0, 3), (4, len(text))), "toy"),
+        Example("plain text", (Query("q2", 0),), ((0, 10),), "toy"),
+    ]
+    losses = {}
+    for queries in (examples[0].queries, examples[0].queries[1:]):
+        chosen = [replace(examples[0], queries=queries), examples[1]]
+        collator = LandmarkCollator(
+            chosen, model[0], None, {}, granularities=(8,), query_granularities=(4,),
+            boundaries=("token",),
+        )  # fmt: skip
+        batch = collator([{"index": 0}, {"index": 1}])
+        assert 0 not in batch["document_row_parts"]  # the first landmark reaches far beyond "one"
+        loss = LandmarkLoss(model, Weights(contrast=0.0, part_contrast=1.0))
+        losses[len(queries)] = loss(sides(batch))["part_contrast"]
+    assert torch.allclose(losses[2], losses[1])
+
+
+def test_a_blocked_text_is_in_no_group(recipe):
+    model = build_model(recipe)
+    pairs = [Pair("q1", "p1"), Pair("q2", "p1 too"), Pair("q3", "p3")]
+    examples = from_pairs(pairs, "toy")
+    known = {"q1": {"p1", "p1 too"}, "q2": {"p1", "p1 too"}, "q3": {"p3"}}
+    collator = LandmarkCollator(
+        examples, model[0], None, known, granularities=(4,), query_granularities=(4,)
+    )
+    query, document = sides(collator([{"index": i} for i in range(3)]))
+    width = 32
+    query["teacher_vectors"] = torch.randn(3, width)
+    document["teacher_vectors"] = torch.randn(3, width)
+    document["teacher_rows"] = torch.randn(*document["row_parts"].shape, width)
+    loss = LandmarkLoss(model, Weights(vector=0, landmark=0, scores=0, contrast=0, group=1.0))
+    vectors = model(dict(document))["sentence_embedding"].detach().requires_grad_()
+    queries = model(dict(query))["sentence_embedding"].detach()
+    rows = torch.zeros(0, width)
+    row_parts = torch.zeros(0, dtype=torch.long)
+    loss._query_objectives(query, document, queries[:], vectors, rows, row_parts)[
+        "group"
+    ].backward()
+    only_first = loss._query_objectives(
+        {k: v[:1] for k, v in query.items()}, document, queries[:1], vectors, rows, row_parts
+    )["group"]
+    (gradient,) = torch.autograd.grad(only_first, vectors)
+    assert not gradient[1].any()  # what also answers q1 is neither pulled nor pushed
+    assert gradient[2].any()
 
 
 def test_what_is_frozen_stays(recipe, data, tmp_path):

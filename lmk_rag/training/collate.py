@@ -26,8 +26,8 @@ from lmk_rag.types import Ints
 class LandmarkCollator:
     """What sentence-transformers' trainer calls to make a batch.
 
-    Every draw depends on the seed and the text alone, so that a batch is the same whenever it is
-    made, after a restart too.
+    Every draw depends on the seed, the text and the batch alone, so that a batch is the same
+    whenever it is made, after a restart too.
 
     Attributes:
         examples: what the indices of the dataset point to.
@@ -66,15 +66,17 @@ class LandmarkCollator:
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Make a batch of `{"index": ...}` rows."""
         chosen = [self.examples[row["index"]] for row in rows]
+        # A text gets other draws in other company, the same ones whenever this batch is made.
+        salt = "-".join(str(row["index"]) for row in rows)
         queries = [
             (document, query)
             for document, example in enumerate(chosen)
-            for query in self._some(example)
+            for query in self._some(example, salt)
         ]
         negatives = list(dict.fromkeys(text for _, query in queries for text in query.negatives))
         texts = [example.text for example in chosen] + negatives
         parts = [example.parts for example in chosen] + [((0, len(text)),) for text in negatives]
-        layouts = [self._lay_out(text, self.granularities, query=False) for text in texts]
+        layouts = [self._lay_out(text, self.granularities, salt, query=False) for text in texts]
         self.tokens += sum(int(layout.landmark_tokens.sum()) for layout in layouts)
         batch = {f"document_{k}": v for k, v in self.transformer.collate(layouts).items()}
         spans = [layout.spans for layout in layouts]
@@ -96,14 +98,20 @@ class LandmarkCollator:
                 for text, own in zip(texts, parts, strict=True)
                 for start, end in own
             ]
-            batch |= self._queries(queries, first_part, part_texts)
+            batch |= self._queries(queries, first_part, part_texts, salt)
         return batch
 
     def _queries(
-        self, queries: list[tuple[int, Query]], first_part: Ints, part_texts: list[str]
+        self,
+        queries: list[tuple[int, Query]],
+        first_part: Ints,
+        part_texts: list[str],
+        salt: str,
     ) -> dict[str, Tensor]:
         texts = [query.text for _, query in queries]
-        layouts = [self._lay_out(text, self.query_granularities, query=True) for text in texts]
+        layouts = [
+            self._lay_out(text, self.query_granularities, salt, query=True) for text in texts
+        ]
         self.tokens += sum(int(layout.landmark_tokens.sum()) for layout in layouts)
         batch = {f"query_{k}": v for k, v in self.transformer.collate(layouts).items()}
         positive = np.array([first_part[document] + query.part for document, query in queries])
@@ -126,8 +134,10 @@ class LandmarkCollator:
             batch["query_teacher_vectors"] = torch.from_numpy(self.teacher.queries(texts))
         return batch
 
-    def _lay_out(self, text: str, granularities: Sequence[int], *, query: bool) -> LandmarkedText:
-        draw = self._draw(text)
+    def _lay_out(
+        self, text: str, granularities: Sequence[int], salt: str, *, query: bool
+    ) -> LandmarkedText:
+        draw = self._draw(text, salt)
         config: LandmarkConfig = replace(
             self.transformer.config,
             granularity=draw.choice(granularities),
@@ -136,14 +146,14 @@ class LandmarkCollator:
         prompt = config.query_prompt if query else config.document_prompt
         return self.transformer.lay_out(text, prompt=prompt, config=config)
 
-    def _some(self, example: Example) -> list[Query]:
+    def _some(self, example: Example, salt: str) -> list[Query]:
         queries = list(example.queries)
         if len(queries) > self.max_queries:
-            queries = self._draw(example.text).sample(queries, self.max_queries)
+            queries = self._draw(example.text, salt).sample(queries, self.max_queries)
         return queries
 
-    def _draw(self, text: str) -> random.Random:
-        digest = hashlib.sha256(f"{self.seed}:{text}".encode("utf-8", "replace")).digest()
+    def _draw(self, text: str, salt: str) -> random.Random:
+        digest = hashlib.sha256(f"{self.seed}:{salt}:{text}".encode("utf-8", "replace")).digest()
         return random.Random(digest)  # noqa: S311  # not for secrets
 
 

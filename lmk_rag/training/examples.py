@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from lmk_rag.errors import TrainingDataError
 
+_UNDERLINE = re.compile(r"\s*([=\-~^*+#])\1{2,}\s*")
 _PROBE = 120  # characters of a positive by which it is looked for in a text
 
 
@@ -139,8 +141,8 @@ def from_texts(
 
     A pair belongs to a piece that holds the beginning of its positive; the whole piece is then
     what the query is to find (its only part), as someone looking for a page by a heading would.
-    The heading itself, where it stands on a line of its own, is taken out, or the query would be
-    there to be copied.
+    Its heading (what follows the last ": " of the query, where it stands marked as a heading) is
+    taken out, or the query would be there to be copied. Pairs that are found nowhere are left out.
     """
     by_start: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -165,12 +167,15 @@ def from_texts(
 
 
 def _without_headings(text: str, queries: Sequence[str]) -> str:
-    headings = {query.rpartition(": ")[2].casefold() for query in queries}
-    headings |= {query.partition(": ")[0].casefold() for query in queries}
+    """Take out the headings that queries were made of: `# so`, or so, underlined."""
+    headings = {query.rpartition(": ")[2].strip().casefold() for query in queries} - {""}
     lines = text.split("\n")
-    return "\n".join(
-        line for line in lines if line.strip("#=-* \t").casefold() not in headings or not line
-    )
+    kept = []
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        marked = line.startswith("#") or _UNDERLINE.fullmatch(below) is not None
+        if not (marked and line.strip("# \t").casefold() in headings):
+            kept.append(line)
+    return "\n".join(kept)
 
 
 def _pieces(text: str, length: int) -> Iterator[str]:

@@ -158,7 +158,9 @@ class LandmarkLoss(nn.Module):
             if weights.group:
                 order = teacher.scatter(1, positive[:, None], torch.inf)
                 order = order.masked_fill(blocked.scatter(1, positive[:, None], False), -torch.inf)
-                size = min(self.group_size, order.shape[1])
+                # No larger than what every query has free: a blocked text is in no group.
+                free = int((order > -torch.inf).sum(1).min())
+                size = min(self.group_size, free)
                 group = order.topk(size, dim=1).indices
                 found["group"] = group_distillation(
                     similar,
@@ -169,23 +171,36 @@ class LandmarkLoss(nn.Module):
                     teacher_temperature=self.score_temperature,
                 )
         if weights.part_contrast or weights.part_scores:
-            blocked_parts = query["blocked_parts"]
-            inside = parts >= 0
-            best = best_of_parts(
-                cosines(queries, rows[inside]), parts[inside], blocked_parts.shape[1]
+            found |= self._part_objectives(query, document, queries, rows, parts)
+        return found
+
+    def _part_objectives(
+        self, query: Features, document: Features, queries: Tensor, rows: Tensor, parts: Tensor
+    ) -> dict[str, Tensor]:
+        blocked, positive = query["blocked_parts"], query["positive_part"]
+        n_parts = blocked.shape[1]
+        inside = parts >= 0
+        # A landmark longer than a part may leave it without one: then there is nothing to pull,
+        # and nothing to push away.
+        held = torch.zeros(n_parts, dtype=torch.bool, device=parts.device)
+        held[parts[inside]] = True
+        kept = held[positive]
+        found: dict[str, Tensor] = {}
+        if not bool(kept.any()):
+            return found
+        best = best_of_parts(cosines(queries, rows[inside]), parts[inside], n_parts)
+        if self.weights.part_contrast:
+            found["part_contrast"] = info_nce(
+                best[kept], positive[kept], (blocked | ~held)[kept], self.temperature
             )
-            if weights.part_contrast:
-                found["part_contrast"] = info_nce(
-                    best, query["positive_part"], blocked_parts, self.temperature
-                )
-            if weights.part_scores and "teacher_vectors" in query:
-                real = document["row_parts"] > -2
-                target = best_of_parts(
-                    cosines(query["teacher_vectors"], document["teacher_rows"][real][inside]),
-                    parts[inside],
-                    blocked_parts.shape[1],
-                )
-                found["part_scores"] = score_divergence(best, target, self.score_temperature)
+        if self.weights.part_scores and "teacher_vectors" in query:
+            taught = document["teacher_rows"][document["row_parts"] > -2][inside]
+            target = best_of_parts(
+                cosines(query["teacher_vectors"], taught), parts[inside], n_parts
+            )
+            found["part_scores"] = score_divergence(
+                best[:, held], target[:, held], self.score_temperature
+            )
         return found
 
     def _cached(

@@ -122,11 +122,16 @@ class LandmarkTransformer(InputModule):
         return features
 
     def preprocess(  # type: ignore[override]  # texts only
-        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+        self,
+        inputs: Sequence[str],
+        prompt: str | None = None,
+        *,
+        task: str | None = None,
+        **kwargs: Any,
     ) -> dict[str, Tensor]:
-        """Tokenize texts; see the class for the features."""
-        del kwargs  # the task and the like: sentence-transformers offers them to every module
-        saved = self.config.document_prompt
+        """Tokenize texts; see the class for the features. `task="query"` takes that prompt."""
+        del kwargs  # what sentence-transformers offers to every module
+        saved = self.config.query_prompt if task == "query" else self.config.document_prompt
         return self.collate([self.lay_out(text, prompt=prompt or saved) for text in inputs])
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -194,7 +199,7 @@ class LandmarkTransformer(InputModule):
             model=self.auto_model,
             pooling=self.pooling,  # type: ignore[arg-type]  # `LandmarkEncoder` refuses the others
             config=self.config,
-            trained_with_landmarks=self.pooling == "lmk",
+            trained_with_landmarks=self.pooling in ("lmk", "mean"),
         )
         save_checkpoint(checkpoint, folder)
         (folder / _FILE).write_text(json.dumps({"pooling": self.pooling}) + "\n", "utf-8")

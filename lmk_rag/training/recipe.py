@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from lmk_rag.config import Boundary, LandmarkConfig
+from lmk_rag.config import Boundary, LandmarkConfig, check_int
 from lmk_rag.errors import ConfigError
 from lmk_rag.training.loss import Weights
 from lmk_rag.training.modules import TrainedPooling
@@ -116,8 +116,33 @@ class Recipe:
                 raise ConfigError(
                     f"{name} is {getattr(self, name)!r}; expected float32 or bfloat16"
                 )
-        if self.steps < 1 or self.batch_tokens < 1:
-            raise ConfigError("steps and batch_tokens have to be at least 1")
+        _check_choice("objective", self.objective, ("retrieval", "retromae"))
+        _check_choice("pooling", self.pooling, get_args(TrainedPooling))
+        for boundary in self.boundaries:
+            _check_choice("boundaries", boundary, get_args(Boundary))
+        for name in ("granularities", "query_granularities", "boundaries"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is empty; expected at least one to draw from")
+        for name in ("temperature", "score_temperature", "learning_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected more than 0")
+        if min(dataclasses.astuple(self.weights)) < 0 or not any(dataclasses.astuple(self.weights)):
+            raise ConfigError(f"{self.weights}: expected no weight below 0 and one above")
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise ConfigError("two sources have the same name")
+        for name in ("steps", "batch_tokens", "piece", "max_queries", "log_steps"):
+            check_int(name, getattr(self, name), minimum=1)
+        length = self.config.max_length
+        widest = max(*self.granularities, *self.query_granularities)
+        stretch = dataclasses.replace(self.config, granularity=widest, boundary="sentence")
+        if length is not None and "sentence" in self.boundaries:
+            widest = stretch.longest_stretch
+        if length is not None and widest + 3 > length:
+            raise ConfigError(
+                f"a stretch may take {widest} tokens, which does not fit a window of {length}; "
+                "lower the granularities"
+            )
 
     def to_json(self) -> str:
         """Return the recipe as indented JSON."""
@@ -148,6 +173,11 @@ class Recipe:
             return recipe
         except (TypeError, ConfigError) as error:
             raise ConfigError(f"the recipe {path}: {error}") from error
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(allowed)}")
 
 
 def _build(kind: Any, values: Any) -> Any:

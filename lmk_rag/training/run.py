@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import random
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from datasets import Dataset
@@ -16,10 +18,9 @@ from sentence_transformers import (
 )
 from torch import nn
 from transformers import set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
-from lmk_rag.checkpoint import load_checkpoint, minilm, position_limit
-from lmk_rag.errors import ConfigError
+from lmk_rag.checkpoint import load_checkpoint, minilm, position_limit, with_config
+from lmk_rag.errors import CheckpointError, ConfigError, TrainingDataError
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
 from lmk_rag.training.examples import (
@@ -37,11 +38,12 @@ from lmk_rag.training.recipe import Recipe, Source
 from lmk_rag.training.retromae import RetroMAELoss
 from lmk_rag.training.rope import to_rotary
 from lmk_rag.training.teacher import Teacher
-from lmk_rag.training.watch import LOG, PLOT, Watch, plot_losses
+from lmk_rag.training.watch import LOG, PLOT, Watch, last_checkpoint, plot_losses
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+_Row = TypeVar("_Row")
 _LATENTS = 64  # as in the paper's comparison
 
 
@@ -94,10 +96,17 @@ def train(
     """
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    _claim(output, recipe)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and (recipe.mini_batch is not None or recipe.objective == "retromae"):
+        raise ConfigError(
+            f"{processes} processes were started; gradient caching (mini_batch) and RetroMAE run "
+            "in one"
+        )
+    if int(os.environ.get("RANK", "0")) == 0:
+        _claim(output, recipe)
     set_seed(recipe.seed)
     examples = [e for source in recipe.sources for e in read_source(source, Path(data), recipe)]
-    model = build_model(recipe)
+    model = build_model(recipe, device=device)
     transformer = landmark_transformer(model)
     teacher = None
     if recipe.teacher != "" and recipe.objective == "retrieval":
@@ -119,10 +128,14 @@ def train(
         max_queries=recipe.max_queries,
         seed=recipe.seed,
     )
+    loss = _loss(recipe, model).to(model.device)
     watch = Watch(
-        output, lambda: collator.tokens, save_minutes=save_minutes, stop_minutes=stop_minutes
+        output,
+        loss,
+        lambda: collator.tokens,
+        save_minutes=save_minutes,
+        stop_minutes=stop_minutes,
     )
-    loss = _loss(recipe, model)
     trainer = SentenceTransformerTrainer(
         model=model,
         args=_arguments(recipe, examples, output, device, show_progress),
@@ -132,19 +145,25 @@ def train(
         callbacks=[watch],
         optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
     )
-    last = get_last_checkpoint(str(output / "checkpoints"))  # type: ignore[no-untyped-call]
+    last = last_checkpoint(output / "checkpoints", loss)
     trainer.train(resume_from_checkpoint=last)
     folder = output / "model"
-    model.to("cpu", getattr(torch, recipe.saved_dtype))
-    model.save_pretrained(str(folder), create_model_card=False)
-    plot_losses(output / LOG, output / PLOT)
     steps = trainer.state.global_step
+    if trainer.is_world_process_zero():
+        model.to("cpu", getattr(torch, recipe.saved_dtype))
+        model.save_pretrained(str(folder), create_model_card=False)
+        plot_losses(output / LOG, output / PLOT)
     return TrainingResult(folder, steps, steps >= recipe.steps, collator.tokens)
 
 
-def build_model(recipe: Recipe) -> SentenceTransformer:
+def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
     """Return the model that a recipe starts from, without dropout, frozen as it says."""
     checkpoint = load_checkpoint(recipe.model or minilm("the recipe's model"), dtype=torch.float32)
+    if checkpoint.dense is not None:
+        raise CheckpointError(
+            f"{checkpoint.name!r} has dense layers after its pooling, which are not trained; "
+            "start from an encoder without"
+        )
     network: PreTrainedModel = checkpoint.model
     if recipe.rotary:
         network = to_rotary(network, max_length=recipe.config.max_length or 8_192)
@@ -159,14 +178,22 @@ def build_model(recipe: Recipe) -> SentenceTransformer:
     if recipe.dtype == "bfloat16":
         network.to(torch.bfloat16)  # type: ignore[arg-type]  # its stub lost the overload
     transformer = LandmarkTransformer(
-        replace(checkpoint, model=network, config=recipe.config, max_length=length),
+        with_config(replace(checkpoint, model=network, max_length=length), recipe.config),
         pooling=recipe.pooling,
     )
     pooling = LandmarkPooling(
         transformer.get_embedding_dimension(),
         latents=_LATENTS if recipe.pooling == "latent" else 0,
     )
-    return SentenceTransformer(modules=[transformer, pooling])
+    prompts = {
+        "query": transformer.config.query_prompt,
+        "document": transformer.config.document_prompt,
+    }
+    return SentenceTransformer(
+        modules=[transformer, pooling],
+        device=None if device == "auto" else device,
+        prompts={name: prompt for name, prompt in prompts.items() if prompt},
+    )
 
 
 def landmark_transformer(model: SentenceTransformer) -> LandmarkTransformer:
@@ -180,12 +207,26 @@ def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
     """Read the examples of one source."""
     pairs = read_pairs(data / source.pairs) if source.pairs else []
     if source.texts is not None:
-        texts = read_texts(data / source.texts)[: source.limit]
-        return from_texts(texts, pairs, length=recipe.piece, source=source.name)
-    pairs = pairs[: source.limit]
-    if source.join > 1:
-        return concatenate(pairs, source.join, source.name, recipe.seed)
-    return from_pairs(pairs, source.name)
+        texts = _drawn(read_texts(data / source.texts), source, recipe)
+        examples = from_texts(texts, pairs, length=recipe.piece, source=source.name)
+    elif source.join > 1:
+        drawn = _drawn(pairs, source, recipe)
+        examples = concatenate(drawn, source.join, source.name, recipe.seed)
+    else:
+        examples = from_pairs(_drawn(pairs, source, recipe), source.name)
+    if not examples:
+        raise TrainingDataError(
+            f"source {source.name!r} gives no example: {len(pairs)} pairs, join {source.join}"
+        )
+    return examples
+
+
+def _drawn(rows: list[_Row], source: Source, recipe: Recipe) -> list[_Row]:
+    """Return at most `source.limit` rows, drawn with the seed, in their order."""
+    if source.limit is None or source.limit >= len(rows):
+        return rows
+    draw = random.Random(f"{recipe.seed}:{source.name}")  # noqa: S311  # not for secrets
+    return [rows[i] for i in sorted(draw.sample(range(len(rows)), source.limit))]
 
 
 def _claim(output: Path, recipe: Recipe) -> None:
@@ -232,7 +273,7 @@ def _arguments(
     plan = BatchPlan(
         examples,
         budget=recipe.batch_tokens,
-        steps=recipe.steps,
+        steps=recipe.steps * int(os.environ.get("WORLD_SIZE", "1")),  # each takes its share
         seed=recipe.seed,
         balance=recipe.balance,
         weights={source.name: source.weight for source in recipe.sources},
@@ -256,6 +297,8 @@ def _arguments(
         report_to=[],
         disable_tqdm=not show_progress,
         use_cpu=device == "cpu",
+        # A batch without queries makes one pass less, so no pass may talk to other processes.
+        ddp_broadcast_buffers=False,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.encoder import LandmarkEncoder
+from lmk_rag.errors import ConfigError
 from lmk_rag.types import DocumentEmbedding, Floats, Ints
 
 
@@ -20,6 +21,9 @@ class Teacher:
         max_length: window in tokens; None: the model's own.
         overlap: context that a window repeats from the one before.
         device: as for `LandmarkEncoder`.
+
+    Raises:
+        ConfigError: it pools otherwise.
     """
 
     def __init__(
@@ -35,6 +39,11 @@ class Teacher:
             granularity=1, boundary="token", max_length=max_length, overlap=overlap
         )
         self.encoder = LandmarkEncoder(model, config=config, device=device)
+        if self.encoder.pooling != "mean":
+            raise ConfigError(
+                f"the teacher {self.encoder.name!r} pools by {self.encoder.pooling}; vectors of "
+                "stretches are means of its token states, so it has to pool by the mean"
+            )
 
     def documents(self, texts: Sequence[str], spans: Sequence[Ints]) -> tuple[Floats, list[Floats]]:
         """Encode documents.

@@ -8,19 +8,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+from torch import Tensor, distributed, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmk_rag.errors import require_extra
 
 LOG = "log.jsonl"
 PLOT = "loss.png"
+_MARK = "complete"  # in a checkpoint that was written to its end
+_LOSS_FILE = "loss.safetensors"
 
 
 class Watch(TrainerCallback):
     """Append every logged step to `log.jsonl` and save a checkpoint every few minutes.
 
+    With several processes the first decides, and it alone writes.
+
     Args:
         folder: where the log goes.
+        loss: its own weights, if it has any beside the model's, are saved with a checkpoint.
         tokens: returns the content tokens seen so far in this process.
         save_minutes: between checkpoints.
         stop_minutes: stop, with a checkpoint, after this long; None: never.
@@ -29,16 +36,19 @@ class Watch(TrainerCallback):
     def __init__(
         self,
         folder: Path,
+        loss: nn.Module,
         tokens: Callable[[], int],
         *,
         save_minutes: float,
         stop_minutes: float | None,
     ) -> None:
         self._folder = folder
+        self._loss = loss
         self._tokens = tokens
         self._save_seconds = 60 * save_minutes
         self._stop_seconds = None if stop_minutes is None else 60 * stop_minutes
         self._begin = self._saved = time.monotonic()
+        self._before: dict[str, float] = {}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -46,9 +56,11 @@ class Watch(TrainerCallback):
         """Drop log lines that a resumed run will write again."""
         del args, control
         self._begin = self._saved = time.monotonic()
-        path = self._folder / LOG
-        kept = [row for row in read_log(path) if row["step"] <= state.global_step]
-        path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+        if state.is_world_process_zero:
+            path = self._folder / LOG
+            kept = [row for row in read_log(path) if row["step"] <= state.global_step]
+            self._before = kept[-1] if kept else {}
+            path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
 
     def on_log(
         self,
@@ -58,16 +70,16 @@ class Watch(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append a line."""
+        """Append a line; tokens and seconds count from the beginning of the run."""
         del args, control
-        if not logs or "loss" not in logs:
+        if not logs or "loss" not in logs or not state.is_world_process_zero:
             return
         seconds = time.monotonic() - self._begin
         row = {
             "step": state.global_step,
             **{k: v for k, v in logs.items() if k != "epoch"},
-            "tokens": self._tokens(),
-            "seconds": round(seconds, 1),
+            "tokens": self._tokens() + self._before.get("tokens", 0),
+            "seconds": round(seconds + self._before.get("seconds", 0.0), 1),
         }
         with (self._folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
@@ -78,11 +90,63 @@ class Watch(TrainerCallback):
         """Ask for a checkpoint, or for the end, when it is time."""
         del args, state
         now = time.monotonic()
-        if now - self._saved >= self._save_seconds:
+        save = now - self._saved >= self._save_seconds
+        stop = self._stop_seconds is not None and now - self._begin >= self._stop_seconds
+        save, stop = _decided_by_the_first(save, stop)
+        if save:
             control.should_save = True
             self._saved = now
-        if self._stop_seconds is not None and now - self._begin >= self._stop_seconds:
+        if stop:
             control.should_save = control.should_training_stop = True
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Complete a checkpoint: the loss's own weights, then the mark that it is whole."""
+        del control
+        if state.is_world_process_zero:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            own = own_weights(self._loss)
+            if own:
+                save_file(own, folder / _LOSS_FILE)
+            (folder / _MARK).touch()
+
+
+def _decided_by_the_first(save: bool, stop: bool) -> tuple[bool, bool]:
+    """Clocks differ: what the first process decides holds for all."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return save, stop
+    decision = [save, stop]
+    distributed.broadcast_object_list(decision, src=0)
+    return decision[0], decision[1]
+
+
+def own_weights(loss: nn.Module) -> dict[str, Tensor]:
+    """Return the weights of a loss beside its model's, such as RetroMAE's decoder."""
+    state: dict[str, Tensor] = loss.state_dict()
+    return {
+        name: value.detach().cpu().contiguous()
+        for name, value in state.items()
+        if not name.startswith("model.")
+    }
+
+
+def last_checkpoint(folder: Path, loss: nn.Module) -> str | None:
+    """Return the newest whole checkpoint, and give the loss its own weights from there.
+
+    One that a kill cut short has no mark; it is passed over.
+    """
+    found = [
+        path
+        for path in folder.glob("checkpoint-*")
+        if (path / _MARK).is_file() and path.name.rpartition("-")[2].isdecimal()
+    ]
+    if not found:
+        return None
+    newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    if (newest / _LOSS_FILE).is_file():
+        loss.load_state_dict(load_file(newest / _LOSS_FILE), strict=False)
+    return str(newest)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -107,7 +171,7 @@ def plot_losses(log: Path, image: Path) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    names = [k for k in (rows[0] if rows else {}) if k not in _NOT_LOSSES]
+    names = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in _NOT_LOSSES]
     for name in names:
         points = [(row["step"], row[name]) for row in rows if name in row]
         axes.plot(*zip(*points, strict=True), label=name, linewidth=2 if name == "loss" else 1)
