@@ -11,14 +11,14 @@ tokenizer, vectors and postings. No model is loaded.
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
+from lmk_rag.evaluation import judge, load_set
+from lmk_rag.evaluation.metrics import means
+from lmk_rag.evaluation.runs import Run
 from lmk_rag.lexical import query_vector, terms
 from lmk_rag.store.postings import Postings
 
@@ -26,57 +26,26 @@ AVERAGES = (256, 512, 1_024, 2_048, 4_096, 8_192)
 SETS = ("qmsum_long", "leval_long", "peps_long", "xquad_article/en", "xquad_article/zh")
 
 
-def read_jsonl(path: Path) -> list[dict[str, str]]:
-    """Read a gzipped file of JSON lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-def read_qrels(path: Path) -> dict[str, dict[str, float]]:
-    """Read which documents answer which query."""
-    answers: dict[str, dict[str, float]] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines, delimiter="\t"):
-            answers.setdefault(row["query-id"], {})[row["corpus-id"]] = float(row["score"])
-    return answers
-
-
-def ndcg(ranking: list[str], answers: dict[str, float]) -> float:
-    """Return nDCG@10 with linear gains."""
-    discounts = 1 / np.log2(np.arange(2, 12))
-    ideal = sorted(answers.values(), reverse=True)[:10]
-    gains = [answers.get(id_, 0.0) for id_ in ranking[:10]]
-    return float(discounts[: len(gains)] @ gains / (discounts[: len(ideal)] @ ideal))
-
-
 def measure(folder: Path) -> tuple[int, int, dict[str, float]]:
     """Return the documents and the average length of a set, and nDCG@10 by average."""
-    texts = {
-        record["_id"]: f"{record['title']}\n{record['text']}"
-        if record.get("title")
-        else record["text"]
-        for record in read_jsonl(folder / "corpus.jsonl.gz")
-    }
-    answers = read_qrels(folder / "qrels.tsv")
-    queries = {
-        record["_id"]: query_vector(record["text"])
-        for record in read_jsonl(folder / "queries.jsonl.gz")
-        if record["_id"] in answers
-    }
-    found = {id_: terms(text) for id_, text in texts.items()}
+    data = load_set(folder)
+    queries = {id_: query_vector(text) for id_, text in data.queries.items()}
+    found = {document.id: terms(document.text) for document in data.documents}
+    lengths = {document.id: len(document.text) for document in data.documents}
     true = round(np.mean([len(one.indices) for one in found.values()]))
     scores = {}
     for average in (*AVERAGES, true):
         postings = Postings(
-            (id_, one.vector(0, len(texts[id_]), average=average)) for id_, one in found.items()
+            (id_, one.vector(0, lengths[id_], average=average)) for id_, one in found.items()
         )
-        total = 0.0
+        run = {}
         for id_, query in queries.items():
             ids, values = postings.search(query, None)
             best = np.argsort(-values, kind="stable")[:10]
-            total += ndcg([ids[i] for i in best], answers[id_])
-        scores["true" if average == true else str(average)] = total / len(queries)
-    return len(texts), true, scores
+            run[id_] = {ids[i]: float(values[i]) for i in best}
+        judged = means(judge(Run("bm25", run), data.qrels))
+        scores["true" if average == true else str(average)] = judged["nDCG@10"]
+    return len(data.documents), true, scores
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ LAYERS = [
     {"store"},
     {"retriever"},
     {"html_text", "listing"},
-    {"files"},
+    {"files", "json_lines", "writing"},
     {"training", "evaluation"},
     {"lmk_rag"},  # the public names
     {"cli"},

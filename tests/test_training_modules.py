@@ -20,7 +20,7 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CheckpointError, ConfigError
 from lmk_rag.training import LandmarkPooling, LandmarkTransformer, Recipe, Source, train
 from lmk_rag.training.loss import Weights
-from lmk_rag.training.run import build_model
+from lmk_rag.training.start import build_model
 
 TEXTS = [
     "pump",

@@ -20,7 +20,8 @@ from lmk_rag.training.examples import Example, Query, from_pairs
 from lmk_rag.training.loss import LandmarkLoss, Weights
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.retromae import mask_tokens
-from lmk_rag.training.run import build_model, read_source
+from lmk_rag.training.run import read_source
+from lmk_rag.training.start import build_model
 from lmk_rag.training.watch import read_log
 
 WORDS = [

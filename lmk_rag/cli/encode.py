@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,9 +22,8 @@ from lmk_rag.cli.options import (
     StdinIdOption,
 )
 from lmk_rag.cli.terminal import counted, print_json
-from lmk_rag.errors import InputError
 from lmk_rag.files import FileProblem
-from lmk_rag.listing import reason_of
+from lmk_rag.writing import replacing
 
 if TYPE_CHECKING:
     from lmk_rag import DocumentEmbedding
@@ -95,22 +93,15 @@ def _json(document_id: str, embedding: DocumentEmbedding) -> dict[str, object]:
 
 
 def _save(path: Path, ids: list[str], embeddings: list[DocumentEmbedding]) -> None:
-    """Write the archive beside its place and move it there, so that no half of one is seen."""
     import numpy as np
 
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            np.savez(
-                file,
-                ids=np.array(ids),
-                vectors=np.stack([e.vector for e in embeddings]),
-                landmarks=np.concatenate([e.landmarks for e in embeddings]),
-                spans=np.concatenate([e.spans for e in embeddings]),
-                landmark_tokens=np.concatenate([e.landmark_tokens for e in embeddings]),
-                first=np.cumsum([0] + [e.n_landmarks for e in embeddings]),
-            )
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"{path} can't be written: {reason_of(error)}") from error
+    with replacing(path) as file:
+        np.savez(
+            file,
+            ids=np.array(ids),
+            vectors=np.stack([e.vector for e in embeddings]),
+            landmarks=np.concatenate([e.landmarks for e in embeddings]),
+            spans=np.concatenate([e.spans for e in embeddings]),
+            landmark_tokens=np.concatenate([e.landmark_tokens for e in embeddings]),
+            first=np.cumsum([0] + [e.n_landmarks for e in embeddings]),
+        )

@@ -166,7 +166,7 @@ class _Job:
         finally:
             session.close()
             if self.output is not None:
-                from lmk_rag.evaluation.writing import write_text
+                from lmk_rag.writing import write_text
 
                 write_text(self.output / "results.md", markdown(self.results.tree))
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lmk_rag.errors import InputError
-from lmk_rag.evaluation.writing import replacing
+from lmk_rag.writing import replacing
 
 Arrays = Mapping[str, np.ndarray[Any, Any]]
 

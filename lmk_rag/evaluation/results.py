@@ -12,7 +12,7 @@ from lmk_rag.errors import InputError
 from lmk_rag.evaluation.encodings import Encoding
 from lmk_rag.evaluation.metrics import MethodResult
 from lmk_rag.evaluation.sets import RetrievalSet
-from lmk_rag.evaluation.writing import write_text
+from lmk_rag.writing import write_text
 
 _FORMAT = 1
 

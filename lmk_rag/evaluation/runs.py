@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from lmk_rag.errors import InputError
-from lmk_rag.evaluation.writing import write_text
 from lmk_rag.fusion import Fusion, fuse
 from lmk_rag.types import Floats, Ints
+from lmk_rag.writing import write_text
 
 DEPTH = 100  # documents a run keeps per query: as many as recall@100 looks at
 CANDIDATES = 200  # documents of each method that fusion sees, as in hybrid search for 100 documents

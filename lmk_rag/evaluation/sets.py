@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +9,7 @@ from typing import Any
 
 from lmk_rag.config import check_int
 from lmk_rag.errors import InputError
+from lmk_rag.json_lines import read_json_lines, read_lines
 from lmk_rag.types import Document
 
 _QRELS = ("query-id", "corpus-id", "score")
@@ -183,25 +181,8 @@ def _only(folder: Path, *names: str) -> Path:
     raise InputError(f"{folder} holds neither {' nor '.join(names)}; a BEIR folder needs one")
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a text file, gzipped or not, with their place for messages."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opened(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield f"{path}:{number}", line.rstrip("\r\n")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"{path} can't be read after line {number}: {error}") from error
-
-
 def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, line in _lines(path):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{place}: {line!r:.80} is not JSON ({error})") from error
+    for place, line, record in read_json_lines(path):
         for key in ("_id", "text"):
             if not isinstance(record, dict) or not isinstance(record.get(key), str):
                 raise InputError(
@@ -212,7 +193,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _table(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
     header = False
-    for place, line in _lines(path):
+    for place, line in read_lines(path):
         cells = line.split("\t")
         if not header:
             header = True

@@ -7,8 +7,6 @@ are a document of several parts, each with its queries.
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lmk_rag.errors import TrainingDataError
+from lmk_rag.json_lines import read_json_lines
 
 _UNDERLINE = re.compile(r"\s*([=\-~^*+#])\1{2,}\s*")
 _PROBE = 120  # characters of a positive by which it is looked for in a text
@@ -71,13 +70,13 @@ def read_pairs(path: Path) -> list[Pair]:
         TrainingDataError: names the file and the line.
     """
     pairs = []
-    for number, record in _records(path):
+    for place, record in _records(path):
         query, positive = record.get("query"), record.get("positive")
         negatives = record.get("negatives", [])
         texts = [query, positive, *(negatives if isinstance(negatives, list) else [None])]
         if not all(isinstance(text, str) and text.strip() for text in texts):
             raise TrainingDataError(
-                f'{path}:{number} holds {str(record)[:80]!r}; expected "query", "positive" and, if '
+                f'{place} holds {str(record)[:80]!r}; expected "query", "positive" and, if '
                 'any, a list "negatives", all of them texts that are not blank'
             )
         pairs.append(Pair(str(query), str(positive), tuple(negatives)))
@@ -91,11 +90,11 @@ def read_texts(path: Path) -> list[str]:
         TrainingDataError: names the file and the line.
     """
     texts = []
-    for number, record in _records(path):
+    for place, record in _records(path):
         text = record.get("text")
         if not isinstance(text, str) or not text.strip():
             raise TrainingDataError(
-                f'{path}:{number} holds {str(record)[:80]!r}; expected a "text" that is not blank'
+                f'{place} holds {str(record)[:80]!r}; expected a "text" that is not blank'
             )
         texts.append(text)
     return texts
@@ -192,15 +191,8 @@ def _pieces(text: str, length: int) -> Iterator[str]:
         start = end
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.strip():
-                    continue
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise TrainingDataError(f"{path}:{number} is no JSON object")
-                yield number, record
-    except (OSError, ValueError) as error:
-        raise TrainingDataError(f"{path} could not be read: {error}") from error
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for place, line, record in read_json_lines(path, error=TrainingDataError):
+        if not isinstance(record, dict):
+            raise TrainingDataError(f"{place}: {line!r:.80} is no JSON object")
+        yield place, record

@@ -129,12 +129,10 @@ class LandmarkLoss(nn.Module):
             if targets is not None:
                 taught = vector_distillation(queries, query["teacher_vectors"])
                 found["vector"] = found["vector"] + taught
-        named = {name: getattr(weights, name) * loss for name, loss in found.items()}
-        # Every output takes part in the gradient, whichever weights are 0.
-        rest = 0.0 * (vectors.sum() + rows.sum())
-        return {name: loss for name, loss in named.items() if getattr(weights, name)} or {
-            "nothing": rest
-        }
+        kept = {name: weight for name in found if (weight := getattr(weights, name))}
+        weighted = {name: weight * found[name] for name, weight in kept.items()}
+        # A batch that teaches nothing still needs something to differentiate.
+        return weighted or {"nothing": 0.0 * (vectors.sum() + rows.sum())}
 
     def _query_objectives(
         self,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from datasets import Dataset
@@ -19,8 +19,8 @@ from sentence_transformers import (
 from torch import nn
 from transformers import set_seed
 
-from lmk_rag.checkpoint import load_checkpoint, minilm, position_limit, with_config
-from lmk_rag.errors import CheckpointError, ConfigError, TrainingDataError
+from lmk_rag.checkpoint import minilm
+from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
 from lmk_rag.training.examples import (
@@ -32,19 +32,14 @@ from lmk_rag.training.examples import (
     read_texts,
 )
 from lmk_rag.training.loss import LandmarkLoss
-from lmk_rag.training.modules import LandmarkPooling, LandmarkTransformer
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.recipe import Recipe, Source
 from lmk_rag.training.retromae import RetroMAELoss
-from lmk_rag.training.rope import to_rotary
+from lmk_rag.training.start import build_model, landmark_transformer
 from lmk_rag.training.teacher import Teacher
 from lmk_rag.training.watch import LOG, PLOT, Watch, last_checkpoint, plot_losses
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 _Row = TypeVar("_Row")
-_LATENTS = 64  # as in the paper's comparison
 
 
 @dataclass(frozen=True)
@@ -156,53 +151,6 @@ def train(
     return TrainingResult(folder, steps, steps >= recipe.steps, collator.tokens)
 
 
-def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
-    """Return the model that a recipe starts from, without dropout, frozen as it says."""
-    checkpoint = load_checkpoint(recipe.model or minilm("the recipe's model"), dtype=torch.float32)
-    if checkpoint.dense is not None:
-        raise CheckpointError(
-            f"{checkpoint.name!r} has dense layers after its pooling, which are not trained; "
-            "start from an encoder without"
-        )
-    network: PreTrainedModel = checkpoint.model
-    if recipe.rotary:
-        network = to_rotary(network, max_length=recipe.config.max_length or 8_192)
-    length = recipe.config.max_length or checkpoint.max_length
-    limit = position_limit(network)
-    if limit is not None and length > limit:
-        raise ConfigError(f"max_length is {length}, but the model takes at most {limit} tokens")
-    checkpoint.tokenizer.model_max_length = length  # saved with the model, and believed
-    _without_dropout(network)
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad = not name.startswith(recipe.freeze) if recipe.freeze else True
-    if recipe.dtype == "bfloat16":
-        network.to(torch.bfloat16)  # type: ignore[arg-type]  # its stub lost the overload
-    transformer = LandmarkTransformer(
-        with_config(replace(checkpoint, model=network, max_length=length), recipe.config),
-        pooling=recipe.pooling,
-    )
-    pooling = LandmarkPooling(
-        transformer.get_embedding_dimension(),
-        latents=_LATENTS if recipe.pooling == "latent" else 0,
-    )
-    prompts = {
-        "query": transformer.config.query_prompt,
-        "document": transformer.config.document_prompt,
-    }
-    return SentenceTransformer(
-        modules=[transformer, pooling],
-        device=None if device == "auto" else device,
-        prompts={name: prompt for name, prompt in prompts.items() if prompt},
-    )
-
-
-def landmark_transformer(model: SentenceTransformer) -> LandmarkTransformer:
-    """Return the first module of a model as `build_model` makes it."""
-    first = model[0]
-    assert isinstance(first, LandmarkTransformer)
-    return first
-
-
 def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
     """Read the examples of one source."""
     pairs = read_pairs(data / source.pairs) if source.pairs else []
@@ -302,12 +250,3 @@ def _arguments(
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
-
-
-def _without_dropout(network: nn.Module) -> None:
-    # Distillation wants the student's own answer, and gradient caching the same one twice.
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            setattr(module, "attention_dropout", 0.0)  # noqa: B010  # nn.Module types it a tensor

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lmk_rag.errors import InputError
+from lmk_rag.listing import reason_of
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
         part.replace(path)
     except OSError as error:
-        raise InputError(f"{path} can't be written: {error}") from error
+        raise InputError(f"{path} can't be written: {reason_of(error)}") from error
     finally:
         with suppress(OSError):  # it is not there, or could not even be made
             part.unlink()
