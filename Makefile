@@ -21,8 +21,8 @@ help: ## Show the targets
 demo: .venv/.installed ## Index long documents found on this machine and answer questions about them
 	$(BIN)/lmk-rag demo
 
-test: .venv/.installed ## Run all tests
-	$(BIN)/python -m pytest
+test: .venv/.installed ## Run all tests, a file at a time on each core
+	$(BIN)/python -m pytest --numprocesses=auto --dist=loadfile
 
 lint: .venv/.installed ## Check style and format
 	$(BIN)/ruff check .

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from lmk_rag.types import DocumentHit, Floats, Passage
 
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
+_Held = TypeVar("_Held")
 _TRIES = 20  # each further one needs yet another replacement in between
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
@@ -109,8 +111,9 @@ class Retriever:
                 return []
         of: dict[str, list[Passage]] = {id_: [] for id_ in scores}  # in this order among equals
         revisions: dict[str, str] = {}
-        for _, segment, rows in self._segments(
-            asked, k, per_document, where, "exact" if scores else mode, landmarks=True
+        how: Mode = "exact" if scores else mode
+        for _, (segment, rows) in self._fetched(
+            asked, k, per_document, where, how, self.store.segments
         ):
             id_ = segment.document_id
             if revisions.setdefault(id_, segment.revision) != segment.revision:
@@ -146,8 +149,8 @@ class Retriever:
         if asked is None:
             return []
         return [
-            DocumentHit(hit.document_id, hit.score, copy.deepcopy(segment.metadata))
-            for hit, segment, _ in self._segments(asked, k, 1, filter, mode, landmarks=False)
+            DocumentHit(hit.document_id, hit.score, copy.deepcopy(metadata))
+            for hit, metadata in self._fetched(asked, k, 1, filter, mode, self.store.metadata)
         ]
 
     def _query(self, query: object, words: object, k: object, mode: Mode) -> _Query | None:
@@ -172,23 +175,22 @@ class Retriever:
         vector: Floats = self.store.encoder.encode_queries([query])[0]
         return _Query(vector, query if words is None else words)
 
-    def _segments(
+    def _fetched(
         self,
         query: _Query,
         k: int,
         per_document: int,
         where: Filter | FieldIs | None,
         mode: Mode,
-        *,
-        landmarks: bool,
-    ) -> list[tuple[Found, Segment, Floats]]:
+        fetch: Callable[[list[str]], dict[str, _Held]],
+    ) -> list[tuple[Found, _Held]]:
         """Find points and fetch what they hold."""
         for _ in range(_TRIES):
             found = self._find(query, k, per_document, where, mode)
-            segments = self.store.segments([hit.id for hit in found], landmarks=landmarks)
-            if len(segments) == len(found):
+            held = fetch([hit.id for hit in found])
+            if len(held) == len(found):
                 break  # else some were deleted or replaced since they were found
-        return [(hit, *segments[hit.id]) for hit in found if hit.id in segments]
+        return [(hit, held[hit.id]) for hit in found if hit.id in held]
 
     def _find(
         self, query: _Query, k: int, per_document: int, where: Filter | FieldIs | None, mode: Mode

@@ -3,6 +3,8 @@
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before any import reads it: no test may reach the network
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # each core has a worker of its own
 
 import functools
 import itertools

@@ -181,7 +181,7 @@ def test_a_document_of_several_segments_counts_once_by_its_best(engine, tmp_path
         found = store.search_words("needle", limit=9)
         assert sorted(hit.document_id for hit in found) == ["long", "short"]
         best = {hit.document_id: hit.id for hit in found}["long"]
-        (segment, _) = store.segments([best], landmarks=False)[best]
+        (segment, _) = store.segments([best])[best]
         assert segment.text.count("needle") == 2
         points = store._backend.scroll(None, fields=["document_id"], vectors=[WORDS])
         stored = [r.words for r in points if r.payload["document_id"] == "long"]
@@ -353,12 +353,19 @@ def test_documents_deleted_or_replaced_while_searching(word_encoder):
                 self.__dict__ = dict(store.__dict__)
                 self.turn = 0
 
-            def segments(self, ids, *, landmarks):
+            def segments(self, ids):
+                self.change()
+                return super().segments(ids)
+
+            def metadata(self, ids):
+                self.change()
+                return super().metadata(ids)
+
+            def change(self):
                 if not self.turn:
                     store.delete(["1"])
                     store.add([Document("2", "green apple of today")])
                 self.turn += 1
-                return super().segments(ids, landmarks=landmarks)
 
         for name in ("search", "search_documents"):
             store.add([Document("1", "red apple"), Document("2", "green apple")])

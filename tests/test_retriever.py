@@ -184,13 +184,31 @@ def test_documents_deleted_while_searching_are_left_out(store):
         def __init__(self):
             self.__dict__ = dict(store.__dict__)
 
-        def segments(self, ids, *, landmarks):
+        def segments(self, ids):
             store.delete(["1"])
-            return super().segments(ids, landmarks=landmarks)
+            return super().segments(ids)
+
+        def metadata(self, ids):
+            store.delete(["1"])
+            return super().metadata(ids)
 
     for search in (Retriever(Deleting()).search, Retriever(Deleting()).search_documents):
         store.add(FRUIT)
         assert sorted(hit.document_id for hit in search("apple")) == ["2", "3"]
+
+
+def test_document_hits_are_made_without_reading_any_text(store, monkeypatch):
+    store.add([Document("1", "red apple", {"color": "red"})])
+    fetch, asked = store._backend.fetch, []
+
+    def seen(ids, *, fields=None, vectors=()):
+        asked.append((fields, vectors))
+        return fetch(ids, fields=fields, vectors=vectors)
+
+    monkeypatch.setattr(store._backend, "fetch", seen)
+    (hit, *_) = Retriever(store).search_documents("apple", k=1, filter=Eq("color", "red"))
+    assert (hit.document_id, hit.metadata) == ("1", {"color": "red"})
+    assert asked == [(("metadata",), ())]
 
 
 def test_filters_hold_in_every_mode(word_encoder):

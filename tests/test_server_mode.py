@@ -134,7 +134,7 @@ def test_empty_requests_are_never_sent(client, store):
     assert store.get([]) == []
     assert store.delete([]) == store.delete(["no such id"]) == 0
     assert store.document_vectors([]) == {}
-    assert store.segments([], landmarks=True) == {}
+    assert store.segments([]) == store.metadata([]) == {}
     store.add([])
     store.add([Document("blank", " ")])
     assert asked(client, "upsert") == asked(client, "delete") == []

@@ -149,11 +149,18 @@ class EdgeBackend:
             if offset is None:
                 return
 
-    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
-        """Return the named points that exist, with their whole payload."""
+    def fetch(
+        self,
+        ids: Sequence[str],
+        *,
+        fields: Sequence[str] | None = None,
+        vectors: Sequence[str] = (),
+    ) -> dict[str, Record]:
+        """Return the named points that exist, with some payload fields or (None) all."""
         if not ids:
             return {}
-        found = self._call(self._shard.retrieve, list(ids), True, list(vectors) or False)
+        payload = True if fields is None else list(fields)
+        found = self._call(self._shard.retrieve, list(ids), payload, list(vectors) or False)
         return {record.id: record for record in map(_record, found)}
 
     def search(

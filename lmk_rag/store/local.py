@@ -87,16 +87,22 @@ class LocalBackend:
                 records = list(self._inner.fetch(ids, fields=fields, vectors=vectors).values())
         yield from records
 
-    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
+    def fetch(
+        self,
+        ids: Sequence[str],
+        *,
+        fields: Sequence[str] | None = None,
+        vectors: Sequence[str] = (),
+    ) -> dict[str, Record]:
         """Return the named points that exist, vectors from memory where they are there."""
         with self._inner.lock:
             index = self._index()
             here = [id_ for id_ in ids if id_ in index]
             if not all(index.has_vectors(name) for name in vectors):
-                return self._inner.fetch(here, vectors=vectors)
+                return self._inner.fetch(here, fields=fields, vectors=vectors)
             return {
                 id_: Record(id_, record.payload, {name: index.rows(id_, name) for name in vectors})
-                for id_, record in self._inner.fetch(here).items()
+                for id_, record in self._inner.fetch(here, fields=fields).items()
             }
 
     def search(

@@ -76,8 +76,14 @@ class Backend(Protocol):
     ) -> Iterator[Record]:
         """Yield all points that fulfill `where`, a page at a time."""
 
-    def fetch(self, ids: Sequence[str], *, vectors: Sequence[str] = ()) -> dict[str, Record]:
-        """Return the named points that exist, with their whole payload."""
+    def fetch(
+        self,
+        ids: Sequence[str],
+        *,
+        fields: Sequence[str] | None = None,
+        vectors: Sequence[str] = (),
+    ) -> dict[str, Record]:
+        """Return the named points that exist, with some payload fields or (None) all."""
 
     def search(
         self,

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from qdrant_client import QdrantClient
 
 from lmk_rag.errors import ClosedError, CollectionMismatchError, InputError, StoreError
@@ -289,15 +288,20 @@ class QdrantStore:
         query = query_vector(text)
         return self._backend.search_words(query, limit=limit, where=where) if query else []
 
-    def segments(self, ids: Sequence[str], *, landmarks: bool) -> dict[str, tuple[Segment, Floats]]:
-        """Return segments by point id, with their (L, D) landmark rows if asked for."""
+    def segments(self, ids: Sequence[str]) -> dict[str, tuple[Segment, Floats]]:
+        """Return segments by point id, with their (L, D) landmark rows."""
         self._check_open()
-        records = self._backend.fetch(ids, vectors=(LANDMARKS,) if landmarks else ())
-        none = np.zeros((0, self.encoder.dim), np.float32)
+        records = self._backend.fetch(ids, vectors=(LANDMARKS,))
         return {
-            id_: (Segment.from_payload(record.payload), record.vectors.get(LANDMARKS, none))
+            id_: (Segment.from_payload(record.payload), record.vectors[LANDMARKS])
             for id_, record in records.items()
         }
+
+    def metadata(self, ids: Sequence[str]) -> dict[str, Json]:
+        """Return the metadata of documents by point id: less to read than whole segments."""
+        self._check_open()
+        records = self._backend.fetch(ids, fields=("metadata",))
+        return {id_: record.payload.get("metadata", {}) for id_, record in records.items()}
 
     def document_vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Return the (D,) unit-length document vectors of the documents that are stored."""
