@@ -22,6 +22,7 @@ from lmk_rag.types import DocumentHit, Floats, Passage
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
 _Held = TypeVar("_Held")
+CANDIDATES = 200  # see `Retriever`
 _TRIES = 20  # each further one needs yet another replacement in between
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
@@ -50,7 +51,7 @@ class Retriever:
     """
 
     def __init__(
-        self, store: QdrantStore, *, candidates: int = 200, fusion: Fusion | None = None
+        self, store: QdrantStore, *, candidates: int = CANDIDATES, fusion: Fusion | None = None
     ) -> None:
         check_int("candidates", candidates, minimum=1)
         if not isinstance(fusion, Fusion | None):

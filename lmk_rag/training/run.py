@@ -71,9 +71,10 @@ def train(
 ) -> TrainingResult:
     """Train a landmark model.
 
-    `output` gets `recipe.json`, `log.jsonl` (a line per logged step), `loss.png`, `checkpoints/`
-    and, at the end of the call, `model/`. If it holds checkpoints of the same recipe, the run
-    goes on from the last, exactly as if it had never stopped.
+    `output` gets `recipe.json`, `log.jsonl` (a line per logged step, every objective multiplied by
+    its weight), `loss.png`, `checkpoints/` and, at the end of the call, `model/`. If it holds
+    checkpoints of the same recipe, the run goes on from the last, exactly as if it had never
+    stopped.
 
     Args:
         recipe: everything that decides the result.

@@ -23,6 +23,8 @@ _LOSS_FILE = "loss.safetensors"
 class Watch(TrainerCallback):
     """Append every logged step to `log.jsonl` and save a checkpoint every few minutes.
 
+    What is logged of an objective is its value times its weight.
+
     With several processes the first decides, and it alone writes.
 
     Args:

@@ -38,12 +38,12 @@ from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import Fusion
+from lmk_rag.retriever import CANDIDATES
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
 _LOG = logging.getLogger(__name__)
 _OPENING = threading.RLock()
 _PAGE = 256  # nodes asked for at once
-_CANDIDATES = 200  # as in `lmk_rag.Retriever`
 _MODES = (
     VectorStoreQueryMode.DEFAULT,
     VectorStoreQueryMode.MMR,
@@ -301,7 +301,7 @@ class LMKVectorStore(BasePydanticVectorStore):
             if not 0 <= query.alpha <= 1:
                 raise ConfigError(f"alpha is {query.alpha!r}; expected a number from 0 to 1")
             fusion = replace(fusion, words=1 - query.alpha)
-        candidates = max(_CANDIDATES, query.sparse_top_k or 0)
+        candidates = max(CANDIDATES, query.sparse_top_k or 0)
         return Retriever(self.store, candidates=candidates, fusion=fusion)
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
