@@ -24,16 +24,17 @@ class Fusion:
     """How hybrid search joins landmarks and words.
 
     Attributes:
-        rule: `rrf`, by ranks (see `reciprocal_ranks`), or `weighted`, by scores (see
-            `weighted_scores`).
+        rule: `weighted`, by scores (see `weighted_scores`), or `rrf`, by ranks (see
+            `reciprocal_ranks`). Scores tell a name that one document alone has from a word that
+            many have; ranks don't.
         words: the weight of the words, in [0, 1]; the landmarks have the rest.
 
     Raises:
         ConfigError: no such rule, or a weight outside [0, 1].
     """
 
-    rule: Rule = "rrf"
-    words: float = 0.5
+    rule: Rule = "weighted"
+    words: float = 0.4
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):

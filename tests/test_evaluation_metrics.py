@@ -70,13 +70,15 @@ NONE = -np.inf
 def test_fusion_adds_reciprocal_ranks():
     first = np.array([[0.9, 0.8, NONE, NONE]], np.float32)
     second = np.array([[NONE, 7.0, 3.0, NONE]], np.float32)
-    fused = fuse_scores("a+b", first, second, ["q"], list("xyzw"))
+    rule = Fusion("rrf", words=0.5)
+    fused = fuse_scores("a+b", first, second, ["q"], list("xyzw"), fusion=rule)
     assert fused.method == "a+b"
     assert fused.scores["q"] == pytest.approx(
         {"y": (61 / 62 + 1) / 2, "x": 1 / 2, "z": 61 / 62 / 2}, abs=1e-6
     )
     assert list(fused.scores["q"]) == ["y", "x", "z"]
-    assert list(fuse_scores("m", first, second, ["q"], list("xyzw"), depth=1).scores["q"]) == ["y"]
+    shallow = fuse_scores("m", first, second, ["q"], list("xyzw"), fusion=rule, depth=1)
+    assert list(shallow.scores["q"]) == ["y"]
 
 
 def test_a_weighted_fusion_sees_both_scores_of_a_document():
@@ -85,7 +87,8 @@ def test_a_weighted_fusion_sees_both_scores_of_a_document():
     second = np.full((1, 202), NONE, np.float32)
     second[0, 200] = 5.0
     ids = [f"d{i}" for i in range(202)]
-    ranks = fuse_scores("m", first, second, ["q"], ids).scores["q"]
+    rule = Fusion(rule="rrf", words=0.5)
+    ranks = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]
     assert ranks["d200"] == 0.5
     rule = Fusion(rule="weighted", words=0.5)
     weighted = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]

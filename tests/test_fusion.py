@@ -39,9 +39,9 @@ def test_the_first_of_both_has_one(rule):
 
 
 def test_a_single_document_and_none():
-    assert fuse({"a": 0.3}, {}, Fusion("weighted")) == {"a": 0.5}
-    assert fuse({"a": 0.3}, {}, Fusion("rrf")) == {"a": 0.5}
-    assert fuse({}, {"a": 0.3}, Fusion("weighted")) == {"a": 0.5}
+    assert fuse({"a": 0.3}, {}, Fusion("weighted", words=0.3)) == {"a": 0.7}
+    assert fuse({"a": 0.3}, {}, Fusion("rrf", words=0.3)) == {"a": 0.7}
+    assert fuse({}, {"a": 0.3}, Fusion("weighted", words=0.3)) == {"a": 0.3}
     for rule in ("rrf", "weighted"):
         assert fuse({}, {}, Fusion(rule)) == {}
 
@@ -58,11 +58,12 @@ def test_equals_share_a_rank_and_are_ordered_by_cosine_match_and_id():
     assert reciprocal_ranks(cosines, {}, 0) == {
         "x": 1, "y": 1, "z": pytest.approx(61 / 63)
     }  # fmt: skip
-    assert list(fuse(cosines, {}, Fusion())) == ["x", "y", "z"]
-    crossed = fuse({"a": 0.1, "b": 0.9}, {"a": 2.0, "b": 1.0}, Fusion())
+    ranks = Fusion("rrf", words=0.5)
+    assert list(fuse(cosines, {}, ranks)) == ["x", "y", "z"]
+    crossed = fuse({"a": 0.1, "b": 0.9}, {"a": 2.0, "b": 1.0}, ranks)
     assert list(crossed) == ["b", "a"]
     assert crossed["a"] == crossed["b"]
-    assert list(fuse({}, {"b": 1.0, "a": 1.0}, Fusion())) == ["a", "b"]
+    assert list(fuse({}, {"b": 1.0, "a": 1.0}, ranks)) == ["a", "b"]
 
 
 SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 1))
@@ -92,3 +93,11 @@ def test_unknown_rules_are_refused(rule):
 def test_weights_outside_0_to_1_are_refused(words):
     with pytest.raises(ConfigError, match="the weight of words is"):
         Fusion(words=words)
+
+
+def test_by_default_a_word_that_one_document_alone_has_outweighs_a_somewhat_better_cosine():
+    assert Fusion() == Fusion("weighted", words=0.4)
+    cosines = {"near": 0.6, "named": 0.5, "far": 0.2}
+    fused = fuse(cosines, {"near": 1.0, "named": 9.0, "far": 1.0}, Fusion())
+    assert list(fused) == ["named", "near", "far"]
+    assert fused["named"] == pytest.approx(0.6 * 0.75 + 0.4)

@@ -22,7 +22,7 @@ ENGINES = ["memory", "local", "server path"] + ["edge"] * (find_spec("qdrant_edg
 VOCABULARY = [f"w{i}" for i in range(60)]
 FILTERS = [None, Not(Eq("group", 0)), And(Range("n", gte=10), Eq("even", True)), Eq("group", 9)]
 EXACT = CollectionOptions(float16=False)  # so that Edge's cosines are the oracle's
-FUSIONS = [Fusion(), Fusion("rrf", words=0.3), Fusion("weighted"), Fusion("weighted", words=0.8)]
+FUSIONS = [Fusion(), Fusion("rrf"), Fusion("rrf", words=0.3), Fusion("weighted", words=0.8)]
 
 
 def make_documents(rng, ids):
@@ -196,7 +196,7 @@ def test_words_beyond_the_depth_of_one_ranking_are_found(word_encoder, rule):
     with QdrantStore("docs", encoder=word_encoder()) as store:
         filler = [Document(f"f{i:03}", f"apple pie {i}") for i in range(150)]
         store.add([*filler, Document("part", "stone cliff AB-1234 wall bridge")])
-        retriever = Retriever(store, candidates=1, fusion=Fusion(rule))
+        retriever = Retriever(store, candidates=1, fusion=Fusion(rule, words=0.5))
         near = [hit.document_id for hit in retriever.search_documents("apple pie 1234", k=100)]
         assert "part" not in near
         hits = retriever.search_documents("apple pie 1234", k=151, mode="hybrid")

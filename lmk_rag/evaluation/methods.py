@@ -31,7 +31,7 @@ DEFAULT_METHODS = (
 HELP = (
     "cut@N: the base model reads N tokens; chunk-mean@N, chunk-max@N, @N/O: its pieces of N tokens "
     "(overlapping by O), each read alone; bm25; document, landmarks, mixed (the mean of both "
-    "scores), retriever, hybrid: ours; A+B: both fused by rank"
+    "scores), retriever, hybrid: ours; A+B: both fused as in hybrid"
 )
 
 _SIZED = re.compile(r"(cut|chunk-mean|chunk-max)@(\d+)(?:/(\d+))?")

@@ -73,7 +73,7 @@ def fuse_scores(
         first: (queries, documents); -inf says "not found".
         second: as `first`; BM25 where a rule is to weigh scores, for it counts from 0.
         query_ids, document_ids: of the rows and columns.
-        fusion: the rule; None: the one hybrid search has by default, reciprocal ranks (k = 60).
+        fusion: the rule; None: the one hybrid search has by default.
         depth: documents kept per query.
     """
     rule = Fusion() if fusion is None else fusion
