@@ -510,9 +510,7 @@ def test_an_interrupt_is_a_line_and_130_and_loses_nothing_written(project):
     write_notes(project, 600)
     stopped = index_until(signal.SIGINT)
     assert (stopped.returncode, stopped.stdout) == (130, "")
-    assert lines(stopped.stderr)[-1] == (
-        "interrupted; what was written stays, and the same command goes on from there"
-    )
+    assert lines(stopped.stderr)[-1] == "interrupted; what was written stays"
     assert "Traceback" not in stopped.stderr
     assert len(run_json("documents")) == 256
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lmk_rag.cli import app
 from lmk_rag.evaluation import read_trec
+from lmk_rag.evaluation.plot import curves
 from lmk_rag.evaluation.results import Results
 from lmk_rag.evaluation.tables import markdown
 
@@ -161,6 +162,36 @@ def test_many_queries_make_a_plot(folder):
 )
 def test_what_is_wrong_is_told_before_anything_is_encoded(folder, args, code, message):
     assert message in " ".join(run(*args, code=code).stderr.replace("│", " ").split())
+
+
+def test_figures_of_a_set_that_changed_are_not_mixed(folder):
+    run("toy", "--methods", "bm25", "--output", "out")
+    before = (folder / "out/results.json").read_text("utf-8")
+    with (folder / "toy/qrels.tsv").open("a") as rows:
+        rows.write("\nq0\td3\t1")
+    result = run("toy", "--methods", "landmarks", "--granularity", 8, "--output", "out", code=1)
+    told = " ".join(result.stderr.split())
+    assert "figures of another set called 'toy', or of this one before it was changed" in told
+    assert (folder / "out/results.json").read_text("utf-8") == before
+
+
+def test_an_id_that_runs_can_not_carry_is_told_before_anything_is_encoded(folder):
+    path = folder / "toy/corpus.jsonl"
+    path.write_text(path.read_text().replace('"d2"', '"user guide.md"'))
+    result = run("toy", "--methods", "landmarks", "--output", "out", code=1)
+    assert "the id 'user guide.md' holds white space" in " ".join(result.stderr.split())
+    assert not (folder / "out/results.json").exists()
+    assert "landmarks" in run("toy", "--methods", "landmarks", "--granularity", 8).stdout
+
+
+def test_curves_are_of_one_set_and_leave_out_small_groups():
+    def group(name, queries, value):
+        return {"name": name, "queries": queries, "scores": {"nDCG@10": value}}
+
+    entry = {"by_length": [group("512-1024", 10, 0.5), group("0-256", 12, 0.7)]}
+    few = {"by_length": [group("16384+", 9, 0.1)]}
+    tree = {"methods": {"document": entry, "bm25": few, "cut@512": {"by_length": []}}}
+    assert curves(tree) == {"document": [(0, 0.7), (512, 0.5)]}
 
 
 def test_results_of_another_form_are_not_overwritten(folder):

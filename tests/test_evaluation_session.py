@@ -101,22 +101,38 @@ def test_base_scores_are_those_of_the_cut_text_and_of_isolated_pieces(session, b
     assert session.encodings["cut@32"].truncated == 3
 
 
-def test_a_fusion_ranks_by_both_parts(session):
-    found = evaluate(session, "chunk-max@16+bm25,bm25,landmarks+bm25")
+def test_a_fusion_with_words_joins_scores_as_hybrid_does_in_either_order(session):
+    found = evaluate(session, "chunk-max@16+bm25,bm25+chunk-max@16,bm25,landmarks+bm25")
     assert found["chunk-max@16+bm25"].encodings == ("pieces@16",)
     assert found["landmarks+bm25"].encodings == ("ours",)
     evaluate(session, "chunk-max@16")
-    ranks = [order(session.runs[name].scores)[0] for name in ("chunk-max@16", "bm25")]
-    fused = session.runs["chunk-max@16+bm25"].scores["q1"]
+    cosines, words = (session.runs[name].scores["q1"] for name in ("chunk-max@16", "bm25"))
+    low, high = min(cosines.values()), max(cosines.values())
+    expected = 0.6 * (cosines["pumps"] - low) / (high - low)
+    expected += 0.4 * words["pumps"] / max(words.values())
+    for name in ("chunk-max@16+bm25", "bm25+chunk-max@16"):
+        assert session.runs[name].scores["q1"]["pumps"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_fusion_of_other_rankings_goes_by_ranks(session):
+    evaluate(session, "chunk-max@16,document,chunk-max@16+document,retriever+bm25")
+    ranks = [order(session.runs[name].scores)[0] for name in ("chunk-max@16", "document")]
+    fused = session.runs["chunk-max@16+document"].scores["q1"]
     expected = sum(61 / (61 + rank.index("pumps")) for rank in ranks) / 2
     assert fused["pumps"] == pytest.approx(expected, abs=1e-6)
+    assert max(session.runs["retriever+bm25"].scores["q1"].values()) <= 1
+
+
+def test_what_a_fusion_rests_on_keeps_its_own_time(session):
+    found = evaluate(session, "retriever+bm25,retriever")
+    assert 0 < found["retriever"].seconds <= found["retriever+bm25"].seconds
 
 
 def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session):
-    found = evaluate(session, "hybrid,retriever+bm25")
+    found = evaluate(session, "hybrid,landmarks+bm25")
     assert found["hybrid"].encodings == ("ours",)
     assert set(session.runs["hybrid"].scores["q1"]) == set(TEXTS)
-    assert order(session.runs["hybrid"].scores) == order(session.runs["retriever+bm25"].scores)
+    assert order(session.runs["hybrid"].scores) == order(session.runs["landmarks+bm25"].scores)
     assert list(found["hybrid"].answer_recall) == ["256 x 1", "128 x 1", "256 x 4", "128 x 4"]
 
 

@@ -108,6 +108,15 @@ def test_a_text_finds_its_queries_and_loses_their_headings():
     assert example.parts == ((0, len(example.text)),)
 
 
+def test_the_negatives_of_a_pair_go_with_it_into_its_text():
+    pairs = [
+        Pair("oil", "Oil the pump.", ("Oil paint.",)),
+        Pair("oil", "Oil the valve.", ("Olive oil.",)),
+    ]
+    (example,) = from_texts(["Oil the pump.\nOil the valve.\n"], pairs, length=99, source="toy")
+    assert example.queries == (Query("oil", 0, ("Oil paint.", "Olive oil.")),)
+
+
 def test_long_texts_are_cut_at_line_ends_and_nothing_is_lost():
     text = "".join(f"line {i} of a long text\n" for i in range(100))
     pieces = from_texts([text], [], length=500, source="toy")
@@ -142,6 +151,14 @@ def test_a_plan_holds_one_source_per_batch_and_keeps_its_budget():
     assert BatchPlan(examples, budget=300, steps=30, seed=3).batches == plan.batches
     assert BatchPlan(examples, budget=300, steps=30, seed=4).batches != plan.batches
     assert list(plan()) == plan.batches
+
+
+def test_listed_negatives_count_in_the_budget():
+    negatives = tuple(f"{n} " + "x" * 38 for n in range(4))
+    pairs = [Pair(f"query {i}", f"{i:>3}" + "y" * 37, negatives) for i in range(20)]
+    plan = BatchPlan(from_pairs(pairs, "toy"), budget=120, steps=8, seed=0)
+    # 12 tokens each: six positives and the four negatives that they share.
+    assert max(map(len, plan.batches)) == 6
 
 
 def test_pairs_that_share_a_text_are_no_negatives(transformer):
@@ -255,6 +272,7 @@ def test_recipes_round_trip_and_name_what_they_do_not_know(tmp_path):
         ({"weights": {"vector": -1}}, "no weight below 0"),
         ({"steps": 0}, "steps is 0"),
         ({"config": {"max_length": 100}}, "a stretch may take 384 tokens"),
+        ({"teacher": "", "weights": {"contrast": 0}}, "nothing would be learned"),
         ({"sources": [{"name": "a", "pairs": "a"}, {"name": "a", "pairs": "b"}]}, "the same name"),
     ],
 )

@@ -1,5 +1,6 @@
 """Whole training runs on toy data: they learn, stop, go on exactly, and finish."""
 
+import gzip
 import json
 
 import pytest
@@ -16,7 +17,7 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training import Pair, Recipe, Source, mine_negatives, train
 from lmk_rag.training.collate import LandmarkCollator, known_positives
-from lmk_rag.training.examples import Example, Query, from_pairs
+from lmk_rag.training.examples import Example, Query, from_pairs, read_pairs
 from lmk_rag.training.loss import LandmarkLoss, Weights
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.retromae import mask_tokens
@@ -140,8 +141,55 @@ def test_a_stopped_run_goes_on_exactly(recipe, data, tmp_path, monkeypatch, dtyp
     second = train(recipe, data, tmp_path / "parts", device="cpu")
     assert second.finished
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
+    whole, parts = (read_log(tmp_path / name / "log.jsonl") for name in ("whole", "parts"))
+    assert [row["tokens"] for row in parts] == [row["tokens"] for row in whole]
+    assert first.tokens + second.tokens == whole[-1]["tokens"]
     parts = (tmp_path / "parts" / "model" / "model.safetensors").read_bytes()
     assert parts == (tmp_path / "whole" / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_stays_as_it_is(recipe, data, tmp_path):
+    recipe = replace(recipe, steps=3)
+    train(recipe, data, tmp_path / "run", device="cpu")
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    before = weights.read_bytes(), (tmp_path / "run" / "log.jsonl").read_text("utf-8")
+    again = train(recipe, data, tmp_path / "run", device="cpu")
+    assert (again.steps, again.finished, again.tokens) == (3, True, 0)
+    assert (weights.read_bytes(), (tmp_path / "run" / "log.jsonl").read_text("utf-8")) == before
+
+
+def test_a_recipe_can_be_mended_until_something_was_trained(recipe, data, tmp_path):
+    wrong = replace(recipe, sources=(Source("pairs", pairs="paris.jsonl"),))
+    with pytest.raises(TrainingDataError, match="paris"):
+        train(wrong, data, tmp_path / "run", device="cpu")
+    recipe = replace(recipe, steps=2)
+    assert train(recipe, data, tmp_path / "run", device="cpu").finished
+    with pytest.raises(ConfigError, match="a run of another recipe"):
+        train(replace(recipe, seed=9), data, tmp_path / "run", device="cpu")
+
+
+def test_a_stretch_that_the_models_window_can_not_hold_is_told_at_once(recipe, data, tmp_path):
+    config = replace(recipe.config, max_length=None)
+    with pytest.raises(ConfigError, match=r"a stretch may take 96 tokens.* a window of 64"):
+        train(
+            replace(recipe, config=config, granularities=(64,)),
+            data,
+            tmp_path / "run",
+            device="cpu",
+        )
+
+
+def test_what_can_teach_nothing_is_refused(recipe, data, tmp_path, st_folder):
+    def start(**changes):
+        train(replace(recipe, **changes), data, tmp_path / "run", device="cpu")
+
+    with pytest.raises(ConfigError, match="no teacher and no query"):
+        start(teacher="", sources=(Source("texts", texts="texts.jsonl"),))
+    with pytest.raises(ConfigError, match="takes 'auto' or 'cpu'"):
+        train(recipe, data, tmp_path / "run", device="cuda:1")
+    (data / "other.jsonl").write_text('{"query": "alpha", "positive": "stands nowhere"}\n')
+    with pytest.raises(TrainingDataError, match=r"none of the 1 positives of other\.jsonl"):
+        start(sources=(Source("long", texts="texts.jsonl", pairs="other.jsonl"),))
 
 
 def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(recipe, data, tmp_path):
@@ -382,7 +430,16 @@ def test_the_commands_train_and_mine(recipe, data, tmp_path):
     result = CliRunner().invoke(app, run)
     assert result.exit_code == 0, result.output
     assert "30 pairs" in result.stdout
-    assert mined.stat().st_size > 0
+    with gzip.open(mined, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert [row["query"] for row in rows] == [
+        pair.query for pair in read_pairs(data / "pairs.jsonl")
+    ]
+    assert any(row["negatives"] for row in rows)
+    blocked = tmp_path / "pairs.jsonl" / "mined.jsonl"  # a file is no folder
+    result = CliRunner().invoke(app, [*run[:2], "-o", str(blocked), "--model", "nowhere"])
+    assert result.exit_code == 1
+    assert "can't be written" in result.stderr  # told before a model is even looked for
 
 
 def test_a_missing_recipe_is_one_line(tmp_path):

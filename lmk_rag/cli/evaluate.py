@@ -97,6 +97,7 @@ def evaluate(
     from lmk_rag.evaluation import limit, load_set
     from lmk_rag.evaluation.cache import ArrayCache
     from lmk_rag.evaluation.results import Results
+    from lmk_rag.evaluation.runs import check_ids
 
     try:
         chosen = parse_methods(methods)
@@ -107,6 +108,9 @@ def evaluate(
     _check_extras(chosen, output)
     sets = [limit(load_set(f), documents=limit_docs, queries=limit_queries) for f in folders]
     _check_names(sets)
+    if output is not None:
+        for data in sets:
+            check_ids([*data.queries, *(document.id for document in data.documents)])
     choice = ModelChoice(model, device, dtype, granularity, boundary, max_length, overlap)
     results = Results(None if output is None else output / "results.json")
     with ExitStack() as stack:
@@ -115,6 +119,8 @@ def evaluate(
             encoder = stack.enter_context(choice.load())
         baseline = _baseline(base, device, dtype) if _base_is_used(chosen, sets) else None
         job = _Job(chosen, encoder, baseline, ArrayCache(cache), results, output, label)
+        for data in sets:
+            results.check(data)
         for data in sets:
             job.run(data)
     if output is not None:

@@ -35,7 +35,7 @@ class LineErrors(TyperGroup):
                 say_error(str(error))
                 raise typer.Exit(1) from error
             except KeyboardInterrupt:
-                say("interrupted; what was written stays, and the same command goes on from there")
+                say("interrupted; what was written stays")
                 raise typer.Exit(130) from None
 
 

@@ -12,8 +12,7 @@ import typer
 
 from lmk_rag.cli.options import DeviceOption, JsonOption, ModelOption
 from lmk_rag.cli.terminal import counted, print_json, say
-from lmk_rag.errors import InputError
-from lmk_rag.listing import reason_of
+from lmk_rag.writing import replacing
 
 
 def train(
@@ -31,7 +30,9 @@ def train(
         float | None,
         typer.Option("--stop-minutes", min=0.1, help="Stop after this long; go on another time."),
     ] = None,
-    device: DeviceOption = "auto",
+    device: Annotated[
+        str, typer.Option("--device", help="auto, or cpu to keep off accelerators.")
+    ] = "auto",
     as_json: JsonOption = False,
 ) -> None:
     """Train a landmark model by a recipe.
@@ -70,15 +71,12 @@ def mine(
     from lmk_rag import LandmarkEncoder, training
 
     given = training.read_pairs(pairs)
-    with LandmarkEncoder(model, device=device) as encoder:
-        mined = training.mine_negatives(given, encoder, n=n, depth=depth, show_progress=True)
-    try:
-        opened = gzip.open if output.suffix == ".gz" else open
-        with opened(output, "wt", encoding="utf-8") as lines:
-            for pair in mined:
-                lines.write(json.dumps(dataclasses.asdict(pair), ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise InputError(f"{output} can't be written: {reason_of(error)}") from error
+    with replacing(output) as file:  # before the work, so that a place without access is told first
+        with LandmarkEncoder(model, device=device) as encoder:
+            mined = training.mine_negatives(given, encoder, n=n, depth=depth, show_progress=True)
+        lines = [json.dumps(dataclasses.asdict(pair), ensure_ascii=False) + "\n" for pair in mined]
+        data = "".join(lines).encode("utf-8")
+        file.write(gzip.compress(data) if output.suffix == ".gz" else data)
     found = sum(len(pair.negatives) for pair in mined)
     typer.echo(f"{output}: {counted(len(mined), 'pair')}, {counted(found, 'negative')}")
     if not found:

@@ -31,7 +31,7 @@ DEFAULT_METHODS = (
 HELP = (
     "cut@N: the base model reads N tokens; chunk-mean@N, chunk-max@N, @N/O: its pieces of N tokens "
     "(overlapping by O), each read alone; bm25; document, landmarks, mixed (the mean of both "
-    "scores), retriever, hybrid: ours; A+B: both fused as in hybrid"
+    "scores), retriever, hybrid: ours; A+B: both fused, with bm25 as hybrid does, else by ranks"
 )
 
 _SIZED = re.compile(r"(cut|chunk-mean|chunk-max)@(\d+)(?:/(\d+))?")
@@ -70,6 +70,13 @@ class Method:
     def needs_bm25(self) -> bool:
         """Whether words are counted."""
         return self.kind == "bm25" or any(part.needs_bm25 for part in self.parts)
+
+    @property
+    def fuses_scores(self) -> bool:
+        """Whether two methods are fused as hybrid search does: words with scores of every text."""
+        kinds = [part.kind for part in self.parts]
+        complete = not {"retriever", "hybrid", "fusion"} & set(kinds)
+        return complete and kinds.count("bm25") == 1
 
 
 def parse_methods(text: str) -> list[Method]:

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from lmk_rag.errors import require_extra
 from lmk_rag.evaluation.results import Tree
-from lmk_rag.evaluation.tables import methods_of
 
 _FEW = 10  # queries below which a point says nothing
+_ACROSS = 2  # panels beside each other
 
 
-def pooled_by_length(tree: Tree) -> dict[str, list[tuple[int, int, float]]]:
-    """Pool the sets: by method, (tokens from which on, queries, nDCG@10) of each group.
-
-    Only the sets that a method was run on count for it, each query once.
-    """
-    pooled: dict[str, list[tuple[int, int, float]]] = {}
-    for key in methods_of(tree):
-        sums: dict[int, tuple[int, float]] = {}
-        for of in tree["sets"].values():
-            for group in of["methods"].get(key, {}).get("by_length", ()):
-                low = int(group["name"].rstrip("+").partition("-")[0])
-                queries, total = sums.get(low, (0, 0.0))
-                n = group["queries"]
-                sums[low] = (queries + n, total + n * group["scores"]["nDCG@10"])
-        if sums:
-            pooled[key] = [(low, n, total / n) for low, (n, total) in sorted(sums.items())]
-    return pooled
+def curves(of: Tree) -> dict[str, list[tuple[int, float]]]:
+    """Return (tokens from which on, nDCG@10) by method, of groups of 10 queries or more."""
+    found = {}
+    for key, entry in of["methods"].items():
+        points = [
+            (int(group["name"].rstrip("+").partition("-")[0]), group["scores"]["nDCG@10"])
+            for group in entry["by_length"]
+            if group["queries"] >= _FEW
+        ]
+        if points:
+            found[key] = sorted(points)
+    return found
 
 
 def plot_by_length(tree: Tree, path: Path) -> bool:
-    """Draw the pooled figures; groups of fewer than 10 queries are left out, and said so.
+    """Draw a panel per set: curves of different sets say nothing of each other.
 
     Returns:
         whether there was anything to draw.
@@ -40,28 +36,41 @@ def plot_by_length(tree: Tree, path: Path) -> bool:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    pooled = pooled_by_length(tree)
-    lows = sorted({low for own in pooled.values() for low, n, _ in own if n >= _FEW})
-    if not lows:
+    panels = {label: own for label, of in tree["sets"].items() if (own := curves(of))}
+    if not panels:
         return False
     require_extra("matplotlib", "eval", "the plot")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    keys = list(dict.fromkeys(key for own in panels.values() for key in own))
+    rows, across = ceil(len(panels) / _ACROSS), min(_ACROSS, len(panels))
+    figure = Figure(figsize=(5 * across + 2, 4 * rows), layout="constrained")
     FigureCanvasAgg(figure)  # no window, whatever the machine is set up for
-    axes: Any = figure.subplots()
-    for number, (key, own) in enumerate(pooled.items()):
-        points = [(lows.index(low), value) for low, n, value in own if n >= _FEW]
-        if points:
+    grid: Any = figure.subplots(rows, across, squeeze=False)
+    for axes, (label, own) in zip(grid.flat, panels.items(), strict=False):
+        lows = sorted({low for points in own.values() for low, _ in points})
+        for key, points in own.items():
+            number = keys.index(key)  # a method looks the same in every panel
             style = ("-", "--", ":", "-.")[number // 10 % 4]
-            axes.plot(*zip(*points, strict=True), style, marker=".", label=key)
-    axes.set_xticks(range(len(lows)), [f"{low:,}" for low in lows])
-    axes.set_xlabel(f"tokens of the relevant document, from (groups of {_FEW} queries or more)")
-    axes.set_ylabel("nDCG@10")
-    axes.set_title(", ".join(tree["sets"]), fontsize="small", wrap=True)
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize="small")
+            axes.plot(
+                [lows.index(low) for low, _ in points],
+                [value for _, value in points],
+                style,
+                marker=".",
+                color=f"C{number % 10}",
+                label=key,
+            )
+        axes.set_xticks(range(len(lows)), [f"{low:,}" for low in lows])
+        axes.set_title(label, fontsize="small", wrap=True)
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_axis_off()
+    figure.supxlabel(f"tokens of the relevant document, from (groups of {_FEW} queries or more)")
+    figure.supylabel("nDCG@10")
+    lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
+    shown = [key for key in keys if key in lines]
+    figure.legend([lines[key] for key in shown], shown, loc="outside right upper", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return True

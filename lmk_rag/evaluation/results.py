@@ -14,10 +14,10 @@ from lmk_rag.evaluation.metrics import MethodResult
 from lmk_rag.evaluation.sets import RetrievalSet
 from lmk_rag.writing import write_text
 
-_FORMAT = 1
+_FORMAT = 2
 
-# {"format": 1, "sets": {label: {"documents", "queries", "unjudged", "methods", "encodings",
-# "significance"}}}, as `Results` writes it.
+# {"format": 2, "sets": {label: {"digest", "documents", "queries", "unjudged", "methods",
+# "encodings", "significance"}}}, as `Results` writes it.
 Tree = dict[str, Any]
 
 
@@ -37,6 +37,19 @@ class Results:
         self.tree: Tree = {"format": _FORMAT, "sets": {}}
         if path is not None and path.exists():
             self.tree = _read(path)
+
+    def check(self, data: RetrievalSet) -> None:
+        """Make sure that what is there of a set was measured on the same texts and judgments.
+
+        Raises:
+            InputError: another set of that name, or this one before it was changed.
+        """
+        known = self.tree["sets"].get(data.label)
+        if known is not None and known["digest"] != data.digest:
+            raise InputError(
+                f"the results hold figures of another set called {data.label!r}, or of this one "
+                "before it was changed; name another folder for the output"
+            )
 
     def put(
         self, data: RetrievalSet, key: str, result: MethodResult, settings: Mapping[str, object]
@@ -63,6 +76,7 @@ class Results:
         entry: Tree = self.tree["sets"].setdefault(
             data.label, {"methods": {}, "encodings": {}, "significance": []}
         )
+        entry["digest"] = data.digest
         entry["documents"], entry["queries"] = len(data.documents), len(data.queries)
         entry["unjudged"] = data.unjudged
         return entry

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,24 +111,33 @@ def ranking(scores: Mapping[str, float]) -> list[str]:
     return sorted(scores, key=lambda id_: -scores[id_])
 
 
+def check_ids(ids: Iterable[str]) -> None:
+    """Make sure that TREC runs can carry ids.
+
+    Raises:
+        InputError: one holds white space, or nothing.
+    """
+    for id_ in ids:
+        if len(id_.split()) != 1:
+            raise InputError(
+                f"the id {id_!r} holds white space, or nothing, which TREC runs can't carry; "
+                "rename it, or write no runs"
+            )
+
+
 def write_trec(run: Run, path: Path) -> None:
     """Write a run as lines of `query Q0 document rank score method`.
 
     trec_eval goes by score and, among equals, by document id; the ranks are the run's own.
 
     Raises:
-        InputError: an id holds white space, which the format can't carry, or the file can't be
-            written.
+        InputError: an id that the format can't carry, or the file can't be written.
     """
     lines = []
     tag = "_".join(run.method.split())
     for query_id, scores in run.scores.items():
+        check_ids([query_id, *scores])
         for rank, document_id in enumerate(ranking(scores), 1):
-            for id_ in (query_id, document_id):
-                if len(id_.split()) != 1:
-                    raise InputError(
-                        f"the id {id_!r} holds white space, or nothing; a TREC run can't"
-                    )
             lines.append(f"{query_id} Q0 {document_id} {rank} {scores[document_id]!r} {tag}\n")
     write_text(path, "".join(lines))
 

@@ -22,6 +22,7 @@ from lmk_rag.evaluation.encodings import (
 from lmk_rag.evaluation.methods import OUR_KINDS, Method
 from lmk_rag.evaluation.metrics import MethodResult, by_length, by_passkey_length, judge, means
 from lmk_rag.evaluation.runs import DEPTH, Run, fuse_scores, run_of, score_rows
+from lmk_rag.fusion import Fusion
 from lmk_rag.progress import progress_bar
 from lmk_rag.retriever import Mode, Retriever
 from lmk_rag.store import QdrantStore
@@ -79,6 +80,7 @@ class SetSession:
         self._store: QdrantStore | None = None
         self._offsets: list[Ints] | None = None
         self._notes: dict[str, tuple[str, ...]] = {}
+        self._seconds: dict[str, float] = {}
         self._rests_on: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
@@ -93,16 +95,14 @@ class SetSession:
             ConfigError: the method needs a model that was not given, or can't be run with it.
         """
         self._prepare(method)
-        started = time.perf_counter()
         run, encodings = self._ranked(method)
-        seconds = time.perf_counter() - started
         per_query = self.per_query[method.name] = judge(run, self.data.qrels)
         lengths = self._lengths()
         return MethodResult(
             method=method.name,
             queries=len(self._queries),
             scores=means(per_query),
-            seconds=seconds,
+            seconds=self._seconds[method.name],
             encodings=encodings,
             by_length=() if lengths is None else by_length(self.data, lengths, per_query),
             by_passkey_length=by_passkey_length(self.data, per_query),
@@ -130,9 +130,19 @@ class SetSession:
     def _ranked(self, method: Method) -> _Ranked:
         if method.name in self.runs:
             return self.runs[method.name], self._rests_on[method.name]
+        started = time.perf_counter()
         if method.kind == "fusion":
-            (first, ours), (second, theirs) = (self._part(part) for part in method.parts)
-            run = fuse_scores(method.name, first, second, self._query_ids, self._document_ids)
+            # BM25 comes second, wherever it was named: only its scores count from 0.
+            parts = sorted(method.parts, key=lambda part: part.kind == "bm25")
+            (first, ours), (second, theirs) = (self._part(part) for part in parts)
+            run = fuse_scores(
+                method.name,
+                first,
+                second,
+                self._query_ids,
+                self._document_ids,
+                fusion=None if method.fuses_scores else Fusion("rrf", words=0.5),
+            )
             encodings = tuple(dict.fromkeys(ours + theirs))
         elif method.kind in ("retriever", "hybrid"):
             run, encodings = self._retrieved(method), ("ours",)
@@ -140,6 +150,7 @@ class SetSession:
             scores, encodings = self._scores(method)
             run = run_of(method.name, scores, self._query_ids, self._document_ids)
         self.runs[method.name], self._rests_on[method.name] = run, encodings
+        self._seconds[method.name] = time.perf_counter() - started
         return run, encodings
 
     def _part(self, method: Method) -> tuple[Floats, tuple[str, ...]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,16 @@ class RetrievalSet:
             f"{self.name} ({len(self.documents)} of {self.whole[0]} documents, "
             f"{len(self.queries)} of {self.whole[1]} queries)"
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Hex digits that change with any text, query or judgment."""
+        parts = (
+            [(document.id, document.text) for document in self.documents],
+            list(self.queries.items()),
+            [(query_id, sorted(of.items())) for query_id, of in self.qrels.items()],
+        )
+        return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
 
 
 def load_set(folder: str | Path, *, name: str | None = None) -> RetrievalSet:

@@ -38,7 +38,7 @@ class BatchPlan:
 
     Args:
         examples: all of them.
-        budget: tokens of documents in a batch, estimated from characters.
+        budget: tokens of documents and listed negatives in a batch, estimated from characters.
         steps: how many batches to plan; sources are drawn in proportion to their tokens to the
             power of `balance`, and begin anew when used up.
         seed: of every draw.
@@ -106,17 +106,20 @@ def _fill(
     while queue:
         batch: list[int] = []
         texts: set[str] = set()
+        listed: set[str] = set()
         longest, later = 0, []
         for at, i in enumerate(queue):
             example = examples[i]
             own = {example.text, *(query.text for query in example.queries)}
-            longest = max(longest, estimate_tokens(example.text))
-            if batch and longest * (len(batch) + 1) > budget:
+            negatives = {text for query in example.queries for text in query.negatives}
+            longest = max(longest, *map(estimate_tokens, (example.text, *negatives)))
+            if batch and longest * (len(batch) + 1 + len(listed | negatives)) > budget:
                 later += queue[at:]
                 break
             if texts.isdisjoint(own):
                 batch.append(i)
                 texts |= own
+                listed |= negatives
             else:
                 later.append(i)  # a text never meets itself in a batch
         batches.append(batch)

@@ -61,7 +61,7 @@ class LandmarkCollator:
     max_queries: int = 8
     seed: int = 0
     valid_label_columns: list[str] = field(default_factory=list)  # the trainer asks for it
-    tokens: int = 0  # seen so far in this process
+    read: list[int] = field(default_factory=list)  # content tokens of each batch made so far
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Make a batch of `{"index": ...}` rows."""
@@ -77,7 +77,7 @@ class LandmarkCollator:
         texts = [example.text for example in chosen] + negatives
         parts = [example.parts for example in chosen] + [((0, len(text)),) for text in negatives]
         layouts = [self._lay_out(text, self.granularities, salt, query=False) for text in texts]
-        self.tokens += sum(int(layout.landmark_tokens.sum()) for layout in layouts)
+        self.read.append(_content_tokens(layouts))
         batch = {f"document_{k}": v for k, v in self.transformer.collate(layouts).items()}
         spans = [layout.spans for layout in layouts]
         first_part = np.cumsum([0] + [len(own) for own in parts])
@@ -112,7 +112,7 @@ class LandmarkCollator:
         layouts = [
             self._lay_out(text, self.query_granularities, salt, query=True) for text in texts
         ]
-        self.tokens += sum(int(layout.landmark_tokens.sum()) for layout in layouts)
+        self.read[-1] += _content_tokens(layouts)
         batch = {f"query_{k}": v for k, v in self.transformer.collate(layouts).items()}
         positive = np.array([first_part[document] + query.part for document, query in queries])
         batch["query_positive_document"] = torch.tensor([document for document, _ in queries])
@@ -165,6 +165,10 @@ def known_positives(examples: Sequence[Example]) -> dict[str, set[str]]:
             start, end = example.parts[query.part]
             known.setdefault(query.text, set()).add(example.text[start:end])
     return known
+
+
+def _content_tokens(layouts: Sequence[LandmarkedText]) -> int:
+    return sum(int(layout.landmark_tokens.sum()) for layout in layouts)
 
 
 def _parts_of(spans: Ints, parts: Sequence[tuple[int, int]], first: int) -> Ints:

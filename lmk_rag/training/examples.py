@@ -156,12 +156,13 @@ def from_texts(
                 for pair in group
                 if pair.positive[:_PROBE] in piece
             ]
-            queries = tuple(dict.fromkeys(pair.query for pair in found))
-            kept = _without_headings(piece, queries)
+            negatives: dict[str, tuple[str, ...]] = {}
+            for pair in found:
+                negatives[pair.query] = negatives.get(pair.query, ()) + pair.negatives
+            queries = tuple(Query(query, 0, of) for query, of in negatives.items())
+            kept = _without_headings(piece, list(negatives))
             if kept.strip():
-                examples.append(
-                    Example(kept, tuple(map(Query, queries)), ((0, len(kept)),), source)
-                )
+                examples.append(Example(kept, queries, ((0, len(kept)),), source))
     return examples
 
 

@@ -119,14 +119,14 @@ class LandmarkLoss(nn.Module):
         parts = document["row_parts"][document["row_parts"] > -2]
         targets = document.get("teacher_vectors")
         found: dict[str, Tensor] = {}
-        if targets is not None:
+        if targets is not None and weights.vector:
             found["vector"] = vector_distillation(vectors, targets)
-            if weights.landmark:
-                real = document["row_parts"] > -2
-                found["landmark"] = vector_distillation(rows, document["teacher_rows"][real])
+        if targets is not None and weights.landmark:
+            real = document["row_parts"] > -2
+            found["landmark"] = vector_distillation(rows, document["teacher_rows"][real])
         if query is not None and queries is not None:
             found |= self._query_objectives(query, document, queries, vectors, rows, parts)
-            if targets is not None:
+            if targets is not None and weights.vector:
                 taught = vector_distillation(queries, query["teacher_vectors"])
                 found["vector"] = found["vector"] + taught
         kept = {name: weight for name in found if (weight := getattr(weights, name))}
@@ -209,7 +209,7 @@ class LandmarkLoss(nn.Module):
         """
         with torch.no_grad():
             queries = self._vectors(query).requires_grad_() if query is not None else None
-            pieces = [self._documents(piece) for piece in _pieces(document, mini_batch)]
+            pieces = [self._documents(piece) for piece in _mini_batches(document, mini_batch)]
         vectors = torch.cat([vectors for vectors, _ in pieces]).requires_grad_()
         rows = torch.cat([rows for _, rows in pieces]).requires_grad_()
         with torch.enable_grad():
@@ -224,7 +224,7 @@ class LandmarkLoss(nn.Module):
                 if query is not None:
                     (self._vectors(query) * gradients[0] * scale).sum().backward()  # type: ignore[no-untyped-call]
                 at, row = 0, 0
-                for piece, size in zip(_pieces(document, mini_batch), sizes, strict=True):
+                for piece, size in zip(_mini_batches(document, mini_batch), sizes, strict=True):
                     new_vectors, new_rows = self._documents(piece)
                     end = at + len(new_vectors)
                     own = (new_vectors * gradients[-2][at:end]).sum()
@@ -264,7 +264,7 @@ def _with_hook(losses: dict[str, Tensor], again: Callable[[Tensor], None]) -> di
     return {first: leaf, **{name: losses[name] for name in others}}
 
 
-def _pieces(features: Features, size: int) -> Iterator[Features]:
+def _mini_batches(features: Features, size: int) -> Iterator[Features]:
     """Cut the documents of a batch into mini-batches, without their common padding."""
     mask = features["attention_mask"]
     for first in range(0, len(mask), size):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lmk_rag.config import check_int
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.errors import ConfigError
+from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.progress import progress_bar
 from lmk_rag.retriever import Retriever
 from lmk_rag.store import QdrantStore
@@ -44,6 +44,7 @@ def mine_negatives(
 
     Raises:
         ConfigError: a number out of range.
+        TrainingDataError: the encoder can't read a positive.
     """
     check_int("n", n, minimum=1)
     check_int("depth", depth, minimum=1)
@@ -55,10 +56,16 @@ def mine_negatives(
         known.setdefault(pair.query, set()).add(pair.positive)
     mined = []
     with QdrantStore("mining", encoder=encoder) as store:
-        store.add(
+        report = store.add(
             [Document(str(i), text) for i, text in enumerate(texts)],
             show_progress=show_progress,
         )
+        if report.skipped:
+            first = report.skipped[0]
+            raise TrainingDataError(
+                f"{len(report.skipped)} positives can't be read, the first "
+                f"{texts[int(first.document_id)]!r:.80}: {first.reason}; take their pairs out"
+            )
         retriever = Retriever(store)
         with progress_bar("mining negatives", len(pairs), show=show_progress) as advance:
             for pair in pairs:

@@ -53,7 +53,8 @@ class Recipe:
     Attributes:
         sources: what to learn from.
         model: folder or hub id to start from; None: all-MiniLM-L6-v2.
-        teacher: folder or hub id; None: all-MiniLM-L6-v2; "": no teacher.
+        teacher: folder or hub id; None: all-MiniLM-L6-v2; "": no teacher, and the weights that
+            need one count for nothing.
         teacher_length: the teacher's window in tokens; None: its own.
         rotary: convert a BERT to rotary positions first.
         pooling: see `LandmarkTransformer`.
@@ -133,15 +134,30 @@ class Recipe:
             raise ConfigError("two sources have the same name")
         for name in ("steps", "batch_tokens", "piece", "max_queries", "log_steps"):
             check_int(name, getattr(self, name), minimum=1)
-        length = self.config.max_length
+        if self.config.max_length is not None:
+            self.check_window(self.config.max_length)
+        if self.teacher == "" and self.objective == "retrieval":
+            alone = (self.weights.contrast, self.weights.part_contrast)
+            if not any(alone):
+                raise ConfigError(
+                    "there is no teacher, and neither contrast nor part_contrast has a weight: "
+                    "nothing would be learned; name a teacher or give one of them a weight"
+                )
+
+    def check_window(self, length: int) -> None:
+        """Make sure that every stretch that may be drawn fits a window of `length` tokens.
+
+        Raises:
+            ConfigError: it does not.
+        """
         widest = max(*self.granularities, *self.query_granularities)
-        stretch = dataclasses.replace(self.config, granularity=widest, boundary="sentence")
-        if length is not None and "sentence" in self.boundaries:
+        if "sentence" in self.boundaries:
+            stretch = dataclasses.replace(self.config, granularity=widest, boundary="sentence")
             widest = stretch.longest_stretch
-        if length is not None and widest + 3 > length:
+        if widest + 3 > length:
             raise ConfigError(
                 f"a stretch may take {widest} tokens, which does not fit a window of {length}; "
-                "lower the granularities"
+                "lower the granularities, or set a longer max_length in config"
             )
 
     def to_json(self) -> str:

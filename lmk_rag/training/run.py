@@ -32,12 +32,21 @@ from lmk_rag.training.examples import (
     read_texts,
 )
 from lmk_rag.training.loss import LandmarkLoss
+from lmk_rag.training.modules import LandmarkTransformer
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.recipe import Recipe, Source
 from lmk_rag.training.retromae import RetroMAELoss
 from lmk_rag.training.start import build_model, landmark_transformer
 from lmk_rag.training.teacher import Teacher
-from lmk_rag.training.watch import LOG, PLOT, Watch, last_checkpoint, plot_losses
+from lmk_rag.training.watch import (
+    LOG,
+    PLOT,
+    Watch,
+    last_checkpoint,
+    plot_losses,
+    whole_checkpoints,
+)
+from lmk_rag.writing import write_text
 
 _Row = TypeVar("_Row")
 
@@ -50,7 +59,7 @@ class TrainingResult:
         folder: the model, in the format of `LandmarkEncoder` and sentence-transformers.
         steps: taken so far, of the recipe's.
         finished: False if it was stopped before; calling `train` again goes on.
-        tokens: content tokens read by this call.
+        tokens: content tokens that this call learned from.
     """
 
     folder: Path
@@ -82,14 +91,18 @@ def train(
         output: a folder; made if needed.
         save_minutes: time between checkpoints.
         stop_minutes: stop after this long; None: at the recipe's last step.
-        device: "auto", or "cpu" to keep off accelerators.
+        device: "auto", or "cpu" to keep off accelerators; which GPU is meant where there are
+            several is set by CUDA_VISIBLE_DEVICES, as for every program of accelerate.
         show_progress: show a bar.
 
     Raises:
-        ConfigError: `output` holds a run of another recipe.
+        ConfigError: `output` holds a run of another recipe, or the recipe can't be followed with
+            this data, teacher or device.
         TrainingDataError: a file of another form.
         CheckpointError: a model that can't be read or converted.
     """
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"device is {device!r}; training takes 'auto' or 'cpu'")
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -113,6 +126,7 @@ def train(
                 max_length=recipe.teacher_length,
                 device=device,
             )
+    _check_teaching(recipe, examples, transformer, teacher)
     collator = LandmarkCollator(
         examples,
         transformer,
@@ -128,7 +142,7 @@ def train(
     watch = Watch(
         output,
         loss,
-        lambda: collator.tokens,
+        lambda n: sum(collator.read[:n]),  # the trainer has the next batch made ahead
         save_minutes=save_minutes,
         stop_minutes=stop_minutes,
     )
@@ -142,6 +156,7 @@ def train(
         optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
     )
     last = last_checkpoint(output / "checkpoints", loss)
+    before = 0 if last is None else int(last.rpartition("-")[2])
     trainer.train(resume_from_checkpoint=last)
     folder = output / "model"
     steps = trainer.state.global_step
@@ -149,7 +164,8 @@ def train(
         model.to("cpu", getattr(torch, recipe.saved_dtype))
         model.save_pretrained(str(folder), create_model_card=False)
         plot_losses(output / LOG, output / PLOT)
-    return TrainingResult(folder, steps, steps >= recipe.steps, collator.tokens)
+    tokens = sum(collator.read[: steps - before])
+    return TrainingResult(folder, steps, steps >= recipe.steps, tokens)
 
 
 def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
@@ -167,6 +183,11 @@ def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
         raise TrainingDataError(
             f"source {source.name!r} gives no example: {len(pairs)} pairs, join {source.join}"
         )
+    if pairs and not any(example.queries for example in examples):
+        raise TrainingDataError(
+            f"source {source.name!r}: none of the {len(pairs)} positives of {source.pairs} begins "
+            f"in a text of {source.texts}; expected texts that hold them, letter by letter"
+        )
     return examples
 
 
@@ -179,13 +200,33 @@ def _drawn(rows: list[_Row], source: Source, recipe: Recipe) -> list[_Row]:
 
 
 def _claim(output: Path, recipe: Recipe) -> None:
-    """Write the recipe, or make sure that the folder holds this one."""
+    """Write the recipe, or make sure that what was trained here was trained by it."""
     path = output / "recipe.json"
-    if path.is_file() and Recipe.read(path) != recipe:
+    begun = whole_checkpoints(output / "checkpoints")
+    if begun and path.is_file() and Recipe.read(path) != recipe:
         raise ConfigError(
             f"{output} holds a run of another recipe; choose another folder, or go on with {path}"
         )
-    path.write_text(recipe.to_json(), "utf-8")
+    write_text(path, recipe.to_json())
+
+
+def _check_teaching(
+    recipe: Recipe,
+    examples: list[Example],
+    transformer: LandmarkTransformer,
+    teacher: Teacher | None,
+) -> None:
+    """Refuse to train where nothing, or nothing that fits, would be taught."""
+    if teacher is None:
+        if recipe.objective == "retrieval" and not any(e.queries for e in examples):
+            raise ConfigError("there is no teacher and no query: nothing would be learned")
+        return
+    own, theirs = transformer.get_embedding_dimension(), teacher.encoder.dim
+    if own != theirs and (recipe.weights.vector or recipe.weights.landmark):
+        raise ConfigError(
+            f"the teacher's vectors have {theirs} dimensions, the model's {own}; the weights "
+            "vector and landmark have to be 0, while its scores can still be learned"
+        )
 
 
 def _loss(recipe: Recipe, model: SentenceTransformer) -> nn.Module:

@@ -36,6 +36,7 @@ def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
     limit = position_limit(network)
     if limit is not None and length > limit:
         raise ConfigError(f"max_length is {length}, but the model takes at most {limit} tokens")
+    recipe.check_window(length)
     checkpoint.tokenizer.model_max_length = length  # saved with the model, and believed
     _without_dropout(network)
     for name, parameter in network.named_parameters():

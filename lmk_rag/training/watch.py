@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lmk_rag.errors import require_extra
+from lmk_rag.writing import write_text
 
 LOG = "log.jsonl"
 PLOT = "loss.png"
@@ -30,7 +31,7 @@ class Watch(TrainerCallback):
     Args:
         folder: where the log goes.
         loss: its own weights, if it has any beside the model's, are saved with a checkpoint.
-        tokens: returns the content tokens seen so far in this process.
+        tokens: returns the content tokens of the first N batches of this process.
         save_minutes: between checkpoints.
         stop_minutes: stop, with a checkpoint, after this long; None: never.
     """
@@ -39,7 +40,7 @@ class Watch(TrainerCallback):
         self,
         folder: Path,
         loss: nn.Module,
-        tokens: Callable[[], int],
+        tokens: Callable[[int], int],
         *,
         save_minutes: float,
         stop_minutes: float | None,
@@ -50,19 +51,23 @@ class Watch(TrainerCallback):
         self._save_seconds = 60 * save_minutes
         self._stop_seconds = None if stop_minutes is None else 60 * stop_minutes
         self._begin = self._saved = time.monotonic()
-        self._before: dict[str, float] = {}
+        self._first = 0  # steps taken before this process
+        self._before: dict[str, float] = {"tokens": 0, "seconds": 0.0}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Drop log lines that a resumed run will write again."""
-        del args, control
+        del control
         self._begin = self._saved = time.monotonic()
+        self._first = state.global_step
+        mark = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _MARK
+        if mark.is_file():
+            self._before = json.loads(mark.read_text("utf-8"))
         if state.is_world_process_zero:
             path = self._folder / LOG
             kept = [row for row in read_log(path) if row["step"] <= state.global_step]
-            self._before = kept[-1] if kept else {}
-            path.write_text("".join(json.dumps(row) + "\n" for row in kept), "utf-8")
+            write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def on_log(
         self,
@@ -76,12 +81,10 @@ class Watch(TrainerCallback):
         del args, control
         if not logs or "loss" not in logs or not state.is_world_process_zero:
             return
-        seconds = time.monotonic() - self._begin
         row = {
             "step": state.global_step,
             **{k: v for k, v in logs.items() if k != "epoch"},
-            "tokens": self._tokens() + self._before.get("tokens", 0),
-            "seconds": round(seconds + self._before.get("seconds", 0.0), 1),
+            **self._so_far(state),
         }
         with (self._folder / LOG).open("a", encoding="utf-8") as log:
             log.write(json.dumps(row) + "\n")
@@ -90,12 +93,12 @@ class Watch(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Ask for a checkpoint, or for the end, when it is time."""
-        del args, state
+        del args
         now = time.monotonic()
         save = now - self._saved >= self._save_seconds
         stop = self._stop_seconds is not None and now - self._begin >= self._stop_seconds
         save, stop = _decided_by_the_first(save, stop)
-        if save:
+        if save or state.global_step >= state.max_steps:
             control.should_save = True
             self._saved = now
         if stop:
@@ -111,7 +114,16 @@ class Watch(TrainerCallback):
             own = own_weights(self._loss)
             if own:
                 save_file(own, folder / _LOSS_FILE)
-            (folder / _MARK).touch()
+            write_text(folder / _MARK, json.dumps(self._so_far(state)))
+
+    def _so_far(self, state: TrainerState) -> dict[str, float]:
+        """Return the tokens and seconds of the run, this process and those before it."""
+        tokens = self._tokens(state.global_step - self._first)
+        seconds = time.monotonic() - self._begin
+        return {
+            "tokens": tokens + self._before["tokens"],
+            "seconds": round(seconds + self._before["seconds"], 1),
+        }
 
 
 def _decided_by_the_first(save: bool, stop: bool) -> tuple[bool, bool]:
@@ -133,16 +145,21 @@ def own_weights(loss: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def whole_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints that were written to their end."""
+    return [
+        path
+        for path in folder.glob("checkpoint-*")
+        if (path / _MARK).is_file() and path.name.rpartition("-")[2].isdecimal()
+    ]
+
+
 def last_checkpoint(folder: Path, loss: nn.Module) -> str | None:
     """Return the newest whole checkpoint, and give the loss its own weights from there.
 
     One that a kill cut short has no mark; it is passed over.
     """
-    found = [
-        path
-        for path in folder.glob("checkpoint-*")
-        if (path / _MARK).is_file() and path.name.rpartition("-")[2].isdecimal()
-    ]
+    found = whole_checkpoints(folder)
     if not found:
         return None
     newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))
