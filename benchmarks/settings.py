@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--model", help="default: the default model")
     parser.add_argument("--documents", type=int, default=40)
     parser.add_argument("--queries", type=int, default=300)
-    parser.add_argument("--windows", type=int, nargs="*", default=[128, 256, 512])
+    parser.add_argument("--windows", type=int, nargs="*", default=[64, 128, 256])
     parser.add_argument("--granularities", type=int, nargs="*", default=[16, 32, 64, 128])
     parser.add_argument("--output", type=Path, help="write settings.json and settings.md here")
     options = parser.parse_args()

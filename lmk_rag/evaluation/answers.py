@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from lmk_rag.retriever import Mode, Retriever
 
 BUDGETS = (256, 512, 1024)
-# Tokens of a passage, and passages of one document, as asked of the retriever; the first pair
-# are its defaults.
-PASSAGES = ((256, 1), (128, 1), (256, 4), (128, 4))
+# Tokens of a passage, and passages of one document, as asked of the retriever: its defaults, and
+# several of a document.
+PASSAGES = ((256, 1), (256, 4))
 
 # A run of a document's tokens, end exclusive.
 TokenRange = tuple[str, int, int]

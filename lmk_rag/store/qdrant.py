@@ -301,7 +301,11 @@ class QdrantStore:
         """Return the metadata of documents by point id: less to read than whole segments."""
         self._check_open()
         records = self._backend.fetch(ids, fields=("metadata",))
-        return {id_: record.payload.get("metadata", {}) for id_, record in records.items()}
+        found: dict[str, Any] = {
+            id_: record.payload.get("metadata", {})  # empty ones may be left out
+            for id_, record in records.items()
+        }
+        return found
 
     def document_vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Return the (D,) unit-length document vectors of the documents that are stored."""
