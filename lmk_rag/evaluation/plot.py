@@ -69,8 +69,7 @@ def plot_by_length(tree: Tree, path: Path) -> bool:
     figure.supxlabel(f"tokens of the relevant document, from (groups of {_FEW} queries or more)")
     figure.supylabel("nDCG@10")
     lines = {line.get_label(): line for axes in grid.flat for line in axes.get_lines()}
-    shown = [key for key in keys if key in lines]
-    figure.legend([lines[key] for key in shown], shown, loc="outside right upper", fontsize="small")
+    figure.legend([lines[key] for key in keys], keys, loc="outside right upper", fontsize="small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return True

@@ -85,11 +85,16 @@ class Segment:
     @classmethod
     def from_payload(cls, payload: Json) -> Segment:
         """Read a payload written by `document_points`."""
-        values = {"metadata": {}} | payload  # some servers leave empty objects out
+        values = with_metadata(payload)
         spans = np.asarray(values.pop("spans"), dtype=np.int64).reshape(-1, 2)
         tokens = np.asarray(values.pop("tokens"), dtype=np.int64)
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(spans=spans, tokens=tokens, **known)  # type: ignore[arg-type]
+
+
+def with_metadata(payload: Json) -> Json:
+    """Return a payload with its metadata, which some servers leave out where it is empty."""
+    return {"metadata": {}} | payload
 
 
 def point_id(document_id: str, revision: str, segment: int) -> str:

@@ -19,7 +19,7 @@ from lmk_rag.store.ingest import AddReport, ingest
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.opening import Engine, open_backend
 from lmk_rag.store.operations import Found, Where
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, with_metadata
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
@@ -241,9 +241,7 @@ class QdrantStore:
         fields = ("document_id", "metadata", "n_tokens", "n_landmarks", "n_segments", "revision")
         first = FieldIs("segment", (0,), also=where)
         for record in self._backend.scroll(first, fields=fields):
-            payload: dict[str, Any] = {
-                "metadata": {}
-            } | record.payload  # empty ones may be left out
+            payload: dict[str, Any] = with_metadata(record.payload)
             yield DocumentInfo(id=payload.pop("document_id"), **payload)
 
     def exact_is_quick(self) -> bool:
@@ -301,11 +299,10 @@ class QdrantStore:
         """Return the metadata of documents by point id: less to read than whole segments."""
         self._check_open()
         records = self._backend.fetch(ids, fields=("metadata",))
-        found: dict[str, Any] = {
-            id_: record.payload.get("metadata", {})  # empty ones may be left out
-            for id_, record in records.items()
+        payloads: dict[str, dict[str, Any]] = {
+            id_: with_metadata(record.payload) for id_, record in records.items()
         }
-        return found
+        return {id_: payload["metadata"] for id_, payload in payloads.items()}
 
     def document_vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Return the (D,) unit-length document vectors of the documents that are stored."""

@@ -129,8 +129,7 @@ class LandmarkLoss(nn.Module):
             if targets is not None and weights.vector:
                 taught = vector_distillation(queries, query["teacher_vectors"])
                 found["vector"] = found["vector"] + taught
-        kept = {name: weight for name in found if (weight := getattr(weights, name))}
-        weighted = {name: weight * found[name] for name, weight in kept.items()}
+        weighted = {name: getattr(weights, name) * value for name, value in found.items()}
         # A batch that teaches nothing still needs something to differentiate.
         return weighted or {"nothing": 0.0 * (vectors.sum() + rows.sum())}
 

@@ -156,7 +156,6 @@ def train(
         optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
     )
     last = last_checkpoint(output / "checkpoints", loss)
-    before = 0 if last is None else int(last.rpartition("-")[2])
     trainer.train(resume_from_checkpoint=last)
     folder = output / "model"
     steps = trainer.state.global_step
@@ -164,7 +163,7 @@ def train(
         model.to("cpu", getattr(torch, recipe.saved_dtype))
         model.save_pretrained(str(folder), create_model_card=False)
         plot_losses(output / LOG, output / PLOT)
-    tokens = sum(collator.read[: steps - before])
+    tokens = sum(collator.read[: steps - watch.first_step])
     return TrainingResult(folder, steps, steps >= recipe.steps, tokens)
 
 

@@ -51,7 +51,7 @@ class Watch(TrainerCallback):
         self._save_seconds = 60 * save_minutes
         self._stop_seconds = None if stop_minutes is None else 60 * stop_minutes
         self._begin = self._saved = time.monotonic()
-        self._first = 0  # steps taken before this process
+        self.first_step = 0  # taken before this process
         self._before: dict[str, float] = {"tokens": 0, "seconds": 0.0}
 
     def on_train_begin(
@@ -60,7 +60,7 @@ class Watch(TrainerCallback):
         """Drop log lines that a resumed run will write again."""
         del control
         self._begin = self._saved = time.monotonic()
-        self._first = state.global_step
+        self.first_step = state.global_step
         mark = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _MARK
         if mark.is_file():
             self._before = json.loads(mark.read_text("utf-8"))
@@ -118,7 +118,7 @@ class Watch(TrainerCallback):
 
     def _so_far(self, state: TrainerState) -> dict[str, float]:
         """Return the tokens and seconds of the run, this process and those before it."""
-        tokens = self._tokens(state.global_step - self._first)
+        tokens = self._tokens(state.global_step - self.first_step)
         seconds = time.monotonic() - self._begin
         return {
             "tokens": tokens + self._before["tokens"],
@@ -146,12 +146,10 @@ def own_weights(loss: nn.Module) -> dict[str, Tensor]:
 
 
 def whole_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that were written to their end."""
-    return [
-        path
-        for path in folder.glob("checkpoint-*")
-        if (path / _MARK).is_file() and path.name.rpartition("-")[2].isdecimal()
-    ]
+    """Return the checkpoints that were written to their end, the oldest first."""
+    steps = {path: path.name.rpartition("-")[2] for path in folder.glob("checkpoint-*")}
+    whole = [path for path, n in steps.items() if n.isdecimal() and (path / _MARK).is_file()]
+    return sorted(whole, key=lambda path: int(steps[path]))
 
 
 def last_checkpoint(folder: Path, loss: nn.Module) -> str | None:
@@ -162,7 +160,7 @@ def last_checkpoint(folder: Path, loss: nn.Module) -> str | None:
     found = whole_checkpoints(folder)
     if not found:
         return None
-    newest = max(found, key=lambda path: int(path.name.rpartition("-")[2]))
+    newest = found[-1]
     if (newest / _LOSS_FILE).is_file():
         loss.load_state_dict(load_file(newest / _LOSS_FILE), strict=False)
     return str(newest)
