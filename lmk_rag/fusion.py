@@ -34,7 +34,7 @@ class Fusion:
     """
 
     rule: Rule = "weighted"
-    words: float = 0.4
+    words: float = 0.5
 
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):

@@ -28,10 +28,9 @@ import regex
 from lmk_rag.types import Floats, Ints
 
 K1, B = 1.2, 0.75
-# The length, in terms, that counts as usual. It can't follow a collection as it grows, for what
-# is stored would have to be written again. Where the true average is 9,000 terms, 1,024 ranks
-# better than it, since long documents are long by what they cover (benchmarks/bm25_length.md).
-AVERAGE = 1_024
+# The length of a segment, in terms, that counts as usual. It can't follow a collection as it grows,
+# for what is stored would have to be written again (benchmarks/bm25_segments.md).
+AVERAGE = 512
 
 _RUN = regex.compile(r"[\p{L}\p{M}\p{N}_]+")
 # Scripts written without spaces between words, and Hangul, whose words carry their particles.

@@ -22,7 +22,7 @@ from lmk_rag.types import DocumentHit, Floats, Passage
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
 _Held = TypeVar("_Held")
-CANDIDATES = 200  # see `Retriever`
+CANDIDATES = 400  # see `Retriever`
 _TRIES = 20  # each further one needs yet another replacement in between
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
@@ -39,7 +39,7 @@ class Retriever:
     Args:
         store: an open `QdrantStore`.
         candidates: segments that the first stage hands to the second in two-stage mode, and
-            documents that each ranking hands to fusion in hybrid mode (100 at least). 200 keep
+            documents that each ranking hands to fusion in hybrid mode (100 at least). 400 keep
             0.99 of the exact top 10 on collections of some hundred long documents
             (benchmarks/stage1_recall.md).
         fusion: how hybrid mode joins landmarks and words.

@@ -82,19 +82,19 @@ def test_fusion_adds_reciprocal_ranks():
 
 
 def test_a_weighted_fusion_sees_both_scores_of_a_document():
-    # The 201st by the first method is the best by the second.
-    first = np.linspace(1, 0, 202, dtype=np.float32)[None]
-    second = np.full((1, 202), NONE, np.float32)
-    second[0, 200] = 5.0
-    ids = [f"d{i}" for i in range(202)]
+    # The 401st by the first method is the best by the second.
+    first = np.linspace(1, 0, 402, dtype=np.float32)[None]
+    second = np.full((1, 402), NONE, np.float32)
+    second[0, 400] = 5.0
+    ids = [f"d{i}" for i in range(402)]
     rule = Fusion(rule="rrf", words=0.5)
     ranks = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]
-    assert ranks["d200"] == 0.5
+    assert ranks["d400"] == 0.5
     rule = Fusion(rule="weighted", words=0.5)
     weighted = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]
-    assert weighted["d200"] == 0.5  # the lowest cosine of those seen counts as 0
+    assert weighted["d400"] == 0.5  # the lowest cosine of those seen counts as 0
     assert weighted["d0"] == 0.5
-    assert weighted["d50"] == pytest.approx(0.375, abs=1e-6)
+    assert weighted["d50"] == pytest.approx(0.4375, abs=1e-6)
 
 
 def test_a_run_is_turned_into_rows_of_scores():

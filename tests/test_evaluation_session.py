@@ -108,8 +108,8 @@ def test_a_fusion_with_words_joins_scores_as_hybrid_does_in_either_order(session
     evaluate(session, "chunk-max@16")
     cosines, words = (session.runs[name].scores["q1"] for name in ("chunk-max@16", "bm25"))
     low, high = min(cosines.values()), max(cosines.values())
-    expected = 0.6 * (cosines["pumps"] - low) / (high - low)
-    expected += 0.4 * words["pumps"] / max(words.values())
+    expected = 0.5 * (cosines["pumps"] - low) / (high - low)
+    expected += 0.5 * words["pumps"] / max(words.values())
     for name in ("chunk-max@16+bm25", "bm25+chunk-max@16"):
         assert session.runs[name].scores["q1"]["pumps"] == pytest.approx(expected, abs=1e-5)
 
@@ -139,8 +139,8 @@ def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session, bert):
         cosines = session.runs["landmarks"].scores[query_id]
         low, high = min(cosines.values()), max(cosines.values())
         expected = {
-            id_: 0.6 * (cosines[id_] - low) / (high - low)
-            + 0.4 * matches.get(id_, 0) / max(matches.values())
+            id_: 0.5 * (cosines[id_] - low) / (high - low)
+            + 0.5 * matches.get(id_, 0) / max(matches.values())
             for id_ in TEXTS
         }
         assert session.runs["hybrid"].scores[query_id] == pytest.approx(expected, abs=2e-5)

@@ -96,8 +96,8 @@ def test_weights_outside_0_to_1_are_refused(words):
 
 
 def test_by_default_a_word_that_one_document_alone_has_outweighs_a_somewhat_better_cosine():
-    assert Fusion() == Fusion("weighted", words=0.4)
+    assert Fusion() == Fusion("weighted", words=0.5)
     cosines = {"near": 0.6, "named": 0.5, "far": 0.2}
     fused = fuse(cosines, {"near": 1.0, "named": 9.0, "far": 1.0}, Fusion())
     assert list(fused) == ["named", "near", "far"]
-    assert fused["named"] == pytest.approx(0.6 * 0.75 + 0.4)
+    assert fused["named"] == pytest.approx(0.5 * 0.75 + 0.5)

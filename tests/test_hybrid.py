@@ -61,7 +61,7 @@ def bm25(documents, query):
     texts = {d.id: Counter(d.text.split()) for d in documents}
     scores = {}
     for id_, counts in texts.items():
-        norm = 0.25 + 0.75 * counts.total() / 1_024
+        norm = 0.25 + 0.75 * counts.total() / 512
         score = 0.0
         for word in query.split():
             holding = sum(word in other for other in texts.values())
@@ -159,7 +159,7 @@ def test_texts_without_words_are_stored_and_count_for_nothing(engine, tmp_path, 
         store.add([Document("marks", "?!? --- !"), Document("a", "pump"), Document("b", "valve")])
         found = store.search_words("pump", limit=9)
         idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)  # of two texts with words one has it
-        norm = 0.25 + 0.75 / 1_024
+        norm = 0.25 + 0.75 / 512
         assert [(hit.document_id, hit.score) for hit in found] == [
             ("a", pytest.approx(idf * 2.2 / (1 + 1.2 * norm)))
         ]
@@ -240,6 +240,25 @@ def test_passages_of_hybrid_are_the_best_stretches_of_the_found_documents(word_e
             assert p.line == text[: p.start].count("\n") + 1
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_name_deep_in_a_long_document_outweighs_half_of_it_in_a_short_one(
+    engine, tmp_path, word_encoder
+):
+    filler = "the meeting went on and the chair asked for the next item on the list\n"
+    needle = "the key of Iris Okafor G21 mandarin is 9\n"
+    documents = [Document("long", filler * 500 + needle + filler * 500)]
+    documents += [
+        Document(f"{first} {last}", filler * 10 + f"the key of {first} {last} is 7\n")
+        for first in ("Iris", "Ada", "Tess")
+        for last in ("Okafor", "Ivanova", "Lund")
+    ]
+    with open_store(engine, tmp_path, word_encoder(k=8)) as store:
+        store.add(documents)
+        found = store.search_words("the key of Iris Okafor G21 mandarin", limit=20)
+        assert [hit.document_id for hit in found[:2]] == ["long", "Iris Okafor"]
+        assert len(found) == 10
+
+
 def test_a_vector_needs_the_words_too(word_encoder):
     with QdrantStore("docs", encoder=word_encoder()) as store:
         store.add([Document("1", "red apple"), Document("2", "green pear")])
@@ -256,7 +275,7 @@ def test_a_vector_needs_the_words_too(word_encoder):
             ]
             # Other words than the question's: each document is the first of one ranking.
             other = search("apple", mode="hybrid", words="pear")
-            assert [(h.document_id, h.score) for h in other] == [("1", 0.6), ("2", 0.4)]
+            assert [(h.document_id, h.score) for h in other] == [("1", 0.5), ("2", 0.5)]
             with pytest.raises(InputError, match="words are given, which mode='auto'"):
                 search("apple", words="apple")
             with pytest.raises(InputError, match="words is 5"):
@@ -337,7 +356,7 @@ def test_a_server_counts_over_the_points_there_are(word_encoder):
     assert client.asked["search_params"].idf == models.IdfCorpusParams(corpus=having)
     assert client.asked["query_filter"] is not None
     idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)
-    assert found[0].score == pytest.approx(idf * 2.2 / (1 + 1.2 * (0.25 + 0.75 / 1_024)))
+    assert found[0].score == pytest.approx(idf * 2.2 / (1 + 1.2 * (0.25 + 0.75 / 512)))
     client.close()
 
 

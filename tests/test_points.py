@@ -235,6 +235,19 @@ def test_a_piece_larger_than_a_request_is_refused(word_encoder):
         points_of(encoder, "short", {"huge": "x" * 17_000_000})
 
 
+def test_segments_hold_at_most_1024_tokens_and_end_at_paragraphs_where_they_can(word_encoder):
+    paragraph = "one two three four five six seven eight nine ten\n" * 9 + "\n"  # 90 tokens
+    points = points_of(word_encoder(k=5), paragraph * 30)
+    tokens = [sum(point.payload["tokens"]) for point in points]
+    assert tokens == [990, 990, 720]
+    assert [point.payload["start"] for point in points] == [
+        0, 11 * len(paragraph), 22 * len(paragraph)
+    ]  # fmt: skip
+    assert [DOCUMENT in point.vectors for point in points] == [True, False, False]
+    (small,) = points_of(word_encoder(k=5), "one two three four\n" * 256)  # 1,024 tokens
+    assert sum(small.payload["tokens"]) == 1_024
+
+
 def test_text_counts_for_the_size_of_a_segment(word_encoder):
     text = ("\x00" * 500_000 + " ") * 8  # six bytes each as JSON
     points = points_of(word_encoder(k=1), text)

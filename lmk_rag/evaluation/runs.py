@@ -10,11 +10,11 @@ import numpy as np
 
 from lmk_rag.errors import InputError
 from lmk_rag.fusion import Fusion, fuse
+from lmk_rag.retriever import CANDIDATES
 from lmk_rag.types import Floats, Ints
 from lmk_rag.writing import write_text
 
 DEPTH = 100  # documents a run keeps per query: as many as recall@100 looks at
-CANDIDATES = 200  # documents of each method that fusion sees, as in hybrid search for 100 documents
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def fuse_scores(
 ) -> Run:
     """Fuse the scores of two methods in the way hybrid search fuses landmarks and words.
 
-    Each hands on its 200 best documents, as `Retriever` does; see `lmk_rag.fusion` for the rules.
+    Each hands on its 400 best documents, as `Retriever` does; see `lmk_rag.fusion` for the rules.
 
     Args:
         method: the name of the fusion.

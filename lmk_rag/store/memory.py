@@ -64,7 +64,9 @@ class MemoryIndex:
         self._entries[id_] = entry
         self._points.setdefault(entry.document_id, {})[id_] = None
         for name, by_id in self._rows.items():
-            by_id[id_] = _as_rows(vectors[name])
+            by_id.pop(id_, None)
+            if name in vectors:
+                by_id[id_] = _as_rows(vectors[name])
         if self._postings is not None:
             self._postings.put(id_, words)
         self._stacked.clear()
@@ -77,7 +79,7 @@ class MemoryIndex:
             if not self._points[document_id]:
                 del self._points[document_id]
             for by_id in self._rows.values():
-                del by_id[id_]
+                by_id.pop(id_, None)
             if self._postings is not None:
                 self._postings.remove(id_)
         self._stacked.clear()
@@ -99,7 +101,7 @@ class MemoryIndex:
         return name in self._rows
 
     def load(self, name: str, rows: Iterable[tuple[str, Floats]]) -> None:
-        """Take in the rows of a vector, of every point."""
+        """Take in the rows of a vector, of every point that has it."""
         self._rows[name] = {id_: _as_rows(vector) for id_, vector in rows}
 
     def rows(self, id_: str, using: str) -> Floats:

@@ -1,8 +1,10 @@
 """Documents as points: one point per segment, with vectors, spans and text.
 
-A document is one segment, unless it exceeds what fits a request; then it is cut at its best
-paragraph ends. The limit of bytes implies Qdrant's on one multi-vector (rows x width below
-1,048,576), since a number takes some twenty bytes as JSON.
+A document is cut into segments of at most 1,024 tokens, at its best paragraph ends. Words are
+counted by segment: BM25 over a whole book sees one name in it as nothing, over a segment it sees
+the name beside its neighbors (benchmarks/bm25_segments.md). Landmarks don't mind, since a document
+counts by its best one. A segment also fits a request; that limit of bytes implies Qdrant's on one
+multi-vector (rows x width below 1,048,576), since a number takes some twenty bytes as JSON.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ WORDS = "words"  # the sparse one
 
 MAX_REQUEST_BYTES = 16 * 2**20  # half of Qdrant's default limit of 32 MiB
 _MAX_SEGMENT_BYTES = MAX_REQUEST_BYTES // 2
+_MAX_SEGMENT_TOKENS = 1_024
 _BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
 _BYTES_PER_TERM = _BYTES_PER_NUMBER + len("4294967295,")
 _LANDMARKS_PER_SECTION = 8
+_SHARES = _MAX_SEGMENT_TOKENS * 1_024  # a segment's room, in whole numbers
 
 # Point ids are derived from document ids, so writing twice is writing once.
 _NAMESPACE = uuid.UUID("6f1c2f0e-9d0b-5c56-9a83-1d9f6f3f6a52")
@@ -41,7 +45,8 @@ class Point:
 
     Attributes:
         id: UUID text.
-        vectors: `document` (D,), `landmarks` (L, D) and `sections` (S, D), float32, unit rows.
+        vectors: `landmarks` (L, D), `sections` (S, D) and, in a document's first segment,
+            `document` (D,): float32, unit rows.
         payload: JSON-ready.
         words: BM25's share of the text; None where it has no word or the collection keeps none.
     """
@@ -125,8 +130,12 @@ def document_points(
     grades = end_grades(document.text, embedding.spans)
     rows = np.ones(embedding.n_landmarks, np.int64)
     found = None if average_words is None else terms(document.text)
-    sizes = _row_bytes(document.text, embedding, found)
-    segments = group_stretches(sizes, grades, _MAX_SEGMENT_BYTES)
+    # Two limits as one: each landmark takes the larger of its shares, rounded up.
+    share = np.maximum(
+        embedding.landmark_tokens / _MAX_SEGMENT_TOKENS,
+        _row_bytes(document.text, embedding, found) / _MAX_SEGMENT_BYTES,
+    )
+    segments = group_stretches(np.ceil(share * _SHARES).astype(np.int64), grades, _SHARES)
     shared: Json = {
         "document_id": document.id,
         "revision": revision,
@@ -152,12 +161,13 @@ def document_points(
         }
         sections = group_stretches(rows[first:end], grades[first:end], _LANDMARKS_PER_SECTION)
         vectors = {
-            DOCUMENT: embedding.vector,
             LANDMARKS: embedding.landmarks[first:end],
             SECTIONS: np.stack(
                 [embedding.stretch_vector(first + a, first + b - 1) for a, b in sections]
             ),
         }
+        if index == 0:
+            vectors[DOCUMENT] = embedding.vector
         words = None
         if found is not None and average_words is not None:
             words = found.vector(start, stop, average=average_words)

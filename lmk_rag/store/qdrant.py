@@ -311,7 +311,11 @@ class QdrantStore:
         if not wanted.values:
             return {}
         records = self._backend.scroll(wanted, fields=("document_id",), vectors=(DOCUMENT,))
-        return {str(r.payload["document_id"]): r.vectors[DOCUMENT] for r in records}
+        return {
+            str(record.payload["document_id"]): record.vectors[DOCUMENT]
+            for record in records
+            if DOCUMENT in record.vectors  # the first segment of each document has it
+        }
 
     def close(self) -> None:
         """Let the folder or connection go; closing twice is fine."""
