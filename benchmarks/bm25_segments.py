@@ -109,8 +109,8 @@ def main() -> None:
         "# BM25 by segment",
         "",
         "nDCG@10 of BM25 alone (k1 1.2, b 0.75) by the most tokens in a segment / the length in",
-        "terms that counts as usual; a document's score is that of its best segment. The store cuts",
-        "at 1,024 and compares with 512.",
+        "terms that counts as usual; a document's score is that of its best segment. The store",
+        "cuts at 1,024 and compares with 512.",
         "Made by `python benchmarks/bm25_segments.py --data FOLDER`.",
         "",
         f"| {' | '.join(head)} |",
@@ -120,7 +120,7 @@ def main() -> None:
         for name in options.sets:
             values = " | ".join(f"{score:.3f}" for score in measure(options.data / name, encoder))
             lines.append(f"| {name} | {values} |")
-            Console().print(lines[-1], markup=False, highlight=False)
+            Console().print(lines[-1], markup=False, highlight=False, soft_wrap=True)
     if options.output:
         (options.output / "bm25_segments.md").write_text("\n".join(lines) + "\n", "utf-8")
 

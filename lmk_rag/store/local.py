@@ -122,7 +122,9 @@ class LocalBackend:
             for name in {using, prefetch[0] if prefetch else using}:
                 if not index.has_vectors(name):
                     records = self._inner.scroll(None, fields=(), vectors=(name,))
-                    index.load(name, ((r.id, r.vectors[name]) for r in records if name in r.vectors))
+                    index.load(
+                        name, ((r.id, r.vectors[name]) for r in records if name in r.vectors)
+                    )
             return index.search(
                 query,
                 using=using,
