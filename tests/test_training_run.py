@@ -192,6 +192,16 @@ def test_what_can_teach_nothing_is_refused(recipe, data, tmp_path, st_folder):
         start(sources=(Source("long", texts="texts.jsonl", pairs="other.jsonl"),))
 
 
+def test_a_teacher_of_another_width_teaches_scores_only(recipe, data, tmp_path, st_folder):
+    wide = replace(
+        recipe, steps=2, teacher=str(st_folder("bert", dense=[(48, torch.nn.Identity())]))
+    )
+    with pytest.raises(ConfigError, match="vectors have 48 dimensions, the model's 32"):
+        train(wide, data, tmp_path / "run", device="cpu")
+    by_scores = replace(wide, weights=replace(recipe.weights, vector=0, landmark=0))
+    assert train(by_scores, data, tmp_path / "run", device="cpu").finished
+
+
 def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(recipe, data, tmp_path):
     recipe = replace(recipe, steps=3)
     whole = train(recipe, data, tmp_path / "whole", device="cpu")
