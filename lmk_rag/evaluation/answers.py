@@ -97,21 +97,21 @@ def piece_recall(
 
 def passage_recall(
     answers: Sequence[Answer],
-    queries: Mapping[str, str | Floats],
+    queries: Mapping[str, Floats],
+    words: Mapping[str, str] | None,
     retriever: Retriever,
     offsets: Mapping[str, Ints],
     *,
-    mode: Mode,
     show_progress: bool,
 ) -> dict[str, dict[str, float]]:
     """Return the share of answers in the retriever's best passages, by kind and budget.
 
     Args:
         answers: what should be shown.
-        queries: texts, or (D,) vectors, by id.
+        queries: (D,) vectors by id.
+        words: texts of the queries by id, for hybrid search; None: by vectors alone.
         retriever: over a store of the documents.
         offsets: (T, 2) characters of each document's tokens, by id.
-        mode: of the search.
         show_progress: draw a bar on a terminal.
     """
     results = {}
@@ -120,8 +120,9 @@ def passage_recall(
         name = f"{tokens} x {per_document}"
         with progress_bar(f"passages {name}", len(answers), show=show_progress) as advance:
             for answer in answers:
+                own = None if words is None else words[answer.query_id]
                 ranges = _passages(
-                    retriever, queries[answer.query_id], offsets, mode, tokens, per_document
+                    retriever, queries[answer.query_id], own, offsets, tokens, per_document
                 )
                 _count(found, answer, offsets, ranges)
                 advance(1)
@@ -131,17 +132,23 @@ def passage_recall(
 
 def _passages(
     retriever: Retriever,
-    query: str | Floats,
+    query: Floats,
+    words: str | None,
     offsets: Mapping[str, Ints],
-    mode: Mode,
     tokens: int,
     per_document: int,
 ) -> list[TokenRange]:
     """Return the best passages as token ranges: enough for the largest budget, or all there are."""
     k = 2 * max(BUDGETS) // tokens  # most end at a sentence end before they are full
+    mode: Mode = "auto" if words is None else "hybrid"
     while True:
         passages = retriever.search(
-            query, k=k, mode=mode, passage_tokens=tokens, per_document=per_document
+            query,
+            k=k,
+            mode=mode,
+            passage_tokens=tokens,
+            per_document=per_document,
+            words=words,
         )
         ranges = [
             (p.document_id, *tokens_inside(offsets[p.document_id], p.start, p.end))

@@ -122,7 +122,7 @@ class SetSession:
         elif method.needs_base and method.kind != "fusion":
             self._piece(method)
             self._asked(self._need_base().piece_encoder(method.size))
-        if method.kind in OUR_KINDS and method.kind != "hybrid":  # it encodes them itself
+        if method.kind in OUR_KINDS:
             self._asked(self._need_encoder())
         for part in method.parts:
             self._prepare(part)
@@ -190,13 +190,12 @@ class SetSession:
         store = self._opened_store()
         retriever = Retriever(store)
         found = {}
-        queries: list[str] | Floats = self._queries
+        vectors = self._asked(self._need_encoder())
         mode: Mode = "hybrid" if method.kind == "hybrid" else "auto"
-        if mode == "auto":  # hybrid search needs the words of the query as well
-            queries = self._asked(self._need_encoder())
-        with progress_bar(method.name, len(queries), show=self._show) as advance:
-            for query_id, query in zip(self._query_ids, queries, strict=True):
-                hits = retriever.search_documents(query, k=DEPTH, mode=mode)
+        with progress_bar(method.name, len(vectors), show=self._show) as advance:
+            for (query_id, text), vector in zip(self.data.queries.items(), vectors, strict=True):
+                words = text if mode == "hybrid" else None
+                hits = retriever.search_documents(vector, k=DEPTH, mode=mode, words=words)
                 found[query_id] = {hit.document_id: hit.score for hit in hits}
                 advance(1)
         stage = "exact" if store.exact_is_quick() else "two-stage"
@@ -221,18 +220,13 @@ class SetSession:
                 )
             }
         if method.kind in ("retriever", "hybrid"):
-            asked: dict[str, str | Floats] = dict(self.data.queries)
-            mode: Mode = "hybrid" if method.kind == "hybrid" else "auto"
-            if mode == "auto":
-                vectors = self._asked(self._need_encoder())
-                asked = dict(zip(self._query_ids, vectors, strict=True))
-            offsets = dict(zip(self._document_ids, self._all_offsets(), strict=True))
+            vectors = self._asked(self._need_encoder())
             return passage_recall(
                 answers,
-                asked,
+                dict(zip(self._query_ids, vectors, strict=True)),
+                self.data.queries if method.kind == "hybrid" else None,
                 Retriever(self._opened_store()),
-                offsets,
-                mode=mode,
+                dict(zip(self._document_ids, self._all_offsets(), strict=True)),
                 show_progress=self._show,
             )
         return {}
