@@ -15,7 +15,7 @@ from pydantic import ConfigDict
 
 from lmk_rag import Passage, QdrantStore, Retriever
 from lmk_rag.fusion import Fusion
-from lmk_rag.retriever import Mode
+from lmk_rag.retriever import CANDIDATES, Mode
 
 
 class LMKRetriever(BaseRetriever):
@@ -56,7 +56,7 @@ class LMKRetriever(BaseRetriever):
     mode: Mode = "auto"
     passage_tokens: int = 256
     per_document: int = 1
-    candidates: int = 200
+    candidates: int = CANDIDATES
     fusion: Fusion | None = None
 
     def _get_relevant_documents(
