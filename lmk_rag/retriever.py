@@ -16,7 +16,15 @@ from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
 from lmk_rag.store.filters import FieldIs
 from lmk_rag.store.operations import Found
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, Segment
+from lmk_rag.store.points import (
+    DOCUMENT,
+    LANDMARKS,
+    SECTIONS,
+    SEGMENT_TOKENS,
+    Segment,
+    join_segments,
+    point_id,
+)
 from lmk_rag.types import DocumentHit, Floats, Passage
 
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
@@ -24,6 +32,7 @@ Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 _Held = TypeVar("_Held")
 CANDIDATES = 400  # see `Retriever`
 _TRIES = 20  # each further one needs yet another replacement in between
+_SEGMENTS = 4  # candidates per document asked for, since one document may have many segments
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
 
@@ -113,17 +122,19 @@ class Retriever:
         of: dict[str, list[Passage]] = {id_: [] for id_ in scores}  # in this order among equals
         revisions: dict[str, str] = {}
         how: Mode = "exact" if scores else mode
-        for _, (segment, rows) in self._fetched(
-            asked, k, per_document, where, how, self.store.segments
-        ):
+        found = self._fetched(asked, k, per_document, where, how, self.store.segments)
+        segments = [
+            segment
+            for _, segment in found  # of an update in progress, the better revision is shown
+            if revisions.setdefault(segment.document_id, segment.revision) == segment.revision
+        ]
+        for segment in self._with_neighbors(segments, passage_tokens):
             id_ = segment.document_id
-            if revisions.setdefault(id_, segment.revision) != segment.revision:
-                continue  # of an update in progress, the better revision is shown
             stretches = best_stretches(
                 segment.text,
                 segment.spans - segment.start,
                 segment.tokens,
-                rows,
+                segment.rows,
                 asked.vector,
                 budget=passage_tokens,
                 n=per_document,
@@ -153,6 +164,25 @@ class Retriever:
             DocumentHit(hit.document_id, hit.score, copy.deepcopy(metadata))
             for hit, metadata in self._fetched(asked, k, 1, filter, mode, self.store.metadata)
         ]
+
+    def _with_neighbors(self, segments: list[Segment], passage_tokens: int) -> list[Segment]:
+        """Join segments with those around them, as far as a passage may reach."""
+        reach = -(-2 * passage_tokens // SEGMENT_TOKENS)  # most have half of that at least
+        held: dict[str, dict[int, Segment]] = {}
+        missing = []
+        for segment in segments:
+            held.setdefault(segment.document_id, {})[segment.segment] = segment
+        for segment in segments:
+            first = max(0, segment.segment - reach)
+            last = min(segment.segment + reach, segment.n_segments - 1)
+            missing += [
+                point_id(segment.document_id, segment.revision, number)
+                for number in range(first, last + 1)
+                if number not in held[segment.document_id]
+            ]
+        for segment in self.store.segments(list(dict.fromkeys(missing))).values():
+            held[segment.document_id][segment.segment] = segment
+        return [joined for own in held.values() for joined in join_segments(own.values())]
 
     def _query(self, query: object, words: object, k: object, mode: Mode) -> _Query | None:
         _check_positive("k", k)
@@ -202,15 +232,21 @@ class Retriever:
         if mode == "auto":
             mode = "exact" if self.store.exact_is_quick() else "two-stage"
         using = DOCUMENT if mode == "document" else LANDMARKS
-        prefetch = (SECTIONS, max(self.candidates, 2 * k)) if mode == "two-stage" else None
-        return self.store.search_points(
-            query.vector,
-            using=using,
-            limit=k,
-            per_document=per_document,
-            where=where,
-            prefetch=prefetch,
-        )
+        candidates = max(self.candidates, _SEGMENTS * k)
+        while True:
+            found = self.store.search_points(
+                query.vector,
+                using=using,
+                limit=k,
+                per_document=per_document,
+                where=where,
+                prefetch=(SECTIONS, candidates) if mode == "two-stage" else None,
+            )
+            if mode != "two-stage" or len({hit.document_id for hit in found}) == k:
+                return found
+            if candidates >= self.store.count_segments(where):
+                return found  # there are no more documents
+            candidates *= 4  # a few documents with many segments took all places
 
     def _fused(self, query: _Query, k: int, where: Filter | None) -> list[Found]:
         """Find documents by landmarks and by words, each with one of its points."""

@@ -181,7 +181,7 @@ def test_a_document_of_several_segments_counts_once_by_its_best(engine, tmp_path
         found = store.search_words("needle", limit=9)
         assert sorted(hit.document_id for hit in found) == ["long", "short"]
         best = {hit.document_id: hit.id for hit in found}["long"]
-        (segment, _) = store.segments([best])[best]
+        segment = store.segments([best])[best]
         assert segment.text.count("needle") == 2
         points = store._backend.scroll(None, fields=["document_id"], vectors=[WORDS])
         stored = [r.words for r in points if r.payload["document_id"] == "long"]

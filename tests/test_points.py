@@ -322,6 +322,49 @@ def test_passages_of_several_segments_do_not_overlap_and_come_best_first(long_st
     assert [p.score for p in found] == sorted((p.score for p in found), reverse=True)
 
 
+def numbered(n):
+    """One word, then sentences of ten: landmarks of ten words end before the last of each."""
+    return "Title " + " ".join(
+        f"W{i}a w{i}b w{i}c w{i}d w{i}e w{i}f w{i}g w{i}h w{i}i w{i}j." for i in range(n)
+    )
+
+
+@pytest.mark.parametrize("mode", ["exact", "two-stage", "document", "hybrid"])
+def test_a_passage_reaches_over_the_edges_of_segments(word_encoder, mode):
+    text = numbered(500)  # 5,001 tokens
+    with QdrantStore("docs", encoder=word_encoder(k=10, dim=256)) as store:
+        store.add([Document("long", text)])
+        segments = store._backend.scroll(None, fields=("start", "segment"))
+        edges = sorted(record.payload["start"] for record in segments)[1:]
+        assert len(edges) >= 4
+        retriever = Retriever(store)
+        for edge in edges:
+            last = " ".join(text[:edge].split()[-10:])  # the last landmark of a segment
+            (passage,) = retriever.search(last, k=1, passage_tokens=64, mode=mode)
+            assert passage.text == text[passage.start : passage.end]
+            assert passage.start < edge < passage.end
+            assert passage.text.endswith(".")
+            assert re.match(r"W\d+a ", passage.text)
+            assert passage.line == 1
+        (passage,) = retriever.search("w250e", k=1, passage_tokens=4_000, mode=mode)
+        assert len(passage.text.split()) > 3_900
+        found = retriever.search(last, k=9, per_document=9, passage_tokens=64, mode=mode)
+        taken = sorted((p.start, p.end) for p in found)
+        assert len(taken) == 9
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(taken))
+
+
+def test_two_stages_find_as_many_documents_as_there_are(word_encoder):
+    documents = [Document("long", "pump valve " * 10_000)]
+    documents += [Document(f"d{i}", "pump " + "pear " * 30) for i in range(3)]
+    with QdrantStore("docs", encoder=word_encoder(k=8)) as store:
+        store.add(documents)
+        assert store.count_segments() > 20
+        found = Retriever(store, candidates=1).search_documents("pump", k=4, mode="two-stage")
+        assert found[0].document_id == "long"
+        assert {hit.document_id for hit in found} == {"long", "d0", "d1", "d2"}
+
+
 def test_deleting_removes_every_segment(word_encoder):
     encoder = WideEncoder(word_encoder, 1024)
     with QdrantStore("docs", encoder=encoder) as store:

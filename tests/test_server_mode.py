@@ -91,9 +91,9 @@ def test_both_stages_are_one_query_with_the_filter_in_each(client, store):
     )
 
 
-def test_candidates_are_at_least_twice_the_answers(client, store):
+def test_candidates_are_at_least_four_times_the_answers(client, store):
     Retriever(store, candidates=1).search("apples", k=40, mode="two-stage")
-    assert asked(client, "query")[-1]["prefetch"].limit == 80
+    assert asked(client, "query")[-1]["prefetch"].limit == 160
 
 
 def test_writes_wait_and_prune_by_the_revisions_that_were_there(client, store):

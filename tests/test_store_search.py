@@ -138,6 +138,8 @@ def test_points_are_grouped_by_document(engine, using, tmp_path, word_encoder):
                     assert len(scores) <= per_document
                     assert scores == sorted(scores, reverse=True)
                 assert len({hit.id for hit in found}) == len(found)
+                if using == DOCUMENT:  # only its first segment has it
+                    assert len(found) == len(order)
 
 
 # Local mode raises the limit of a prefetch under grouping to everything; a server does not.

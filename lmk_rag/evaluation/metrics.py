@@ -41,7 +41,7 @@ class MethodResult:
         method: its name.
         queries: how many were asked.
         scores: mean of each metric over the queries.
-        seconds: for ranking, after everything was encoded; hybrid search encodes its queries.
+        seconds: for ranking, after everything was encoded.
         encodings: names of the encodings it rests on.
         by_length: by tokens of the relevant document (the mean, where there are several).
         by_passkey_length: by the length that the ids of a passkey set name.

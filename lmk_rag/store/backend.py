@@ -37,7 +37,7 @@ from lmk_rag.types import Floats
 
 _PAGE = 256
 _LOCAL_PAGE = 1_000_000  # local mode sorts and tests all points for every page
-_EXACT_POINTS = 2_000
+_EXACT_POINTS = 8_000
 _NO_FOLDER = re.compile(r"[\w.-]+:\d+|[a-z]\w+://.*", re.IGNORECASE)  # a host, or a URL
 
 

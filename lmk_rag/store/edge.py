@@ -38,7 +38,8 @@ from lmk_rag.store.points import WORDS, Point
 from lmk_rag.types import Floats
 
 _PAGE = 256
-_EXACT_POINTS = 5_000
+_EXACT_POINTS = 20_000
+_POINTS_PER_DOCUMENT = 8  # a guess that saves another search where documents are long
 _SUFFIX = ".edge"
 
 
@@ -208,7 +209,7 @@ class EdgeBackend:
     ) -> list[Found]:
         condition = self._condition(where)
         total = self.count(where)
-        asked = min(total, limit * per_document + _PAGE // 4)
+        asked = min(total, limit * per_document * _POINTS_PER_DOCUMENT + _PAGE // 4)
         while True:
             request = self._edge.QueryRequest(
                 limit=max(asked, 1),
@@ -225,9 +226,10 @@ class EdgeBackend:
                 groups.setdefault(id_, []).append(Found(str(hit.id), id_, float(hit.score)))
             best = list(groups.values())[:limit]
             exhausted = len(hits) < asked or asked >= total
-            if exhausted or (len(best) == limit and per_document == 1):
+            full = len(best) == limit and all(len(group) >= per_document for group in best)
+            if exhausted or full:
                 return [found for group in best for found in group[:per_document]]
-            asked = min(total, asked * 2)
+            asked = min(total, asked * 4)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""

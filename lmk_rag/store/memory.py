@@ -166,7 +166,10 @@ class MemoryIndex:
         if not by_id or (allowed is not None and not allowed):
             return [], np.zeros(0, np.float32)
         if allowed is not None and 2 * len(allowed) < len(by_id):
-            ids, rows, first = _stack({id_: by_id[id_] for id_ in by_id if id_ in allowed})
+            chosen = {id_: by_id[id_] for id_ in by_id if id_ in allowed}
+            if not chosen:  # for instance no first segment, which alone has the document vector
+                return [], np.zeros(0, np.float32)
+            ids, rows, first = _stack(chosen)
             return ids, best_per_group(row_scores(query, rows), first)
         if using not in self._stacked:
             ids, rows, first = self._stacked[using] = _stack(by_id)

@@ -1,10 +1,11 @@
 """Documents as points: one point per segment, with vectors, spans and text.
 
-A document is cut into segments of at most 1,024 tokens, at its best paragraph ends. Words are
-counted by segment: BM25 over a whole book sees one name in it as nothing, over a segment it sees
-the name beside its neighbors (benchmarks/bm25_segments.md). Landmarks don't mind, since a document
-counts by its best one. A segment also fits a request; that limit of bytes implies Qdrant's on one
-multi-vector (rows x width below 1,048,576), since a number takes some twenty bytes as JSON.
+A document is cut into segments of at most 1,024 tokens, at the best landmark ends: paragraph ends
+where there are any. Words are counted by segment: BM25 over a whole book sees one name in it as
+nothing, over a segment it sees the name beside its neighbors (benchmarks/bm25_segments.md).
+Landmarks don't mind, since a document counts by its best one. A segment also fits a request; that
+limit of bytes implies Qdrant's on one multi-vector (rows x width below 1,048,576), since a number
+takes some twenty bytes as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -29,11 +30,11 @@ WORDS = "words"  # the sparse one
 
 MAX_REQUEST_BYTES = 16 * 2**20  # half of Qdrant's default limit of 32 MiB
 _MAX_SEGMENT_BYTES = MAX_REQUEST_BYTES // 2
-_MAX_SEGMENT_TOKENS = 1_024
+SEGMENT_TOKENS = 1_024  # at most; half of it at least, but for the last and for bytes
 _BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
 _BYTES_PER_TERM = _BYTES_PER_NUMBER + len("4294967295,")
 _LANDMARKS_PER_SECTION = 8
-_SHARES = _MAX_SEGMENT_TOKENS * 1_024  # a segment's room, in whole numbers
+_SHARES = SEGMENT_TOKENS * 1_024  # a segment's room, in whole numbers
 
 # Point ids are derived from document ids, so writing twice is writing once.
 _NAMESPACE = uuid.UUID("6f1c2f0e-9d0b-5c56-9a83-1d9f6f3f6a52")
@@ -73,6 +74,7 @@ class Segment:
         tokens: (L,) content tokens per landmark.
         start, line: where `text` begins in the document: character, and line from 1.
         first_landmark: index of the segment's first landmark in the document.
+        rows: (L, D) landmark vectors; (0, 0) where they were not read.
     """
 
     document_id: str
@@ -86,15 +88,47 @@ class Segment:
     spans: Ints
     tokens: Ints
     metadata: Json
+    rows: Floats = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     @classmethod
-    def from_payload(cls, payload: Json) -> Segment:
-        """Read a payload written by `document_points`."""
+    def from_payload(cls, payload: Json, rows: Floats | None = None) -> Segment:
+        """Read a payload written by `document_points`, and take in the rows if they are known."""
         values = with_metadata(payload)
+        if rows is not None:
+            values["rows"] = rows
         spans = np.asarray(values.pop("spans"), dtype=np.int64).reshape(-1, 2)
         tokens = np.asarray(values.pop("tokens"), dtype=np.int64)
         known = {key: values[key] for key in cls.__dataclass_fields__ if key in values}
         return cls(spans=spans, tokens=tokens, **known)  # type: ignore[arg-type]
+
+
+def join_segments(segments: Iterable[Segment]) -> list[Segment]:
+    """Join segments of one revision of a document that stand next to each other.
+
+    Returns:
+        a segment per run of neighbors, in order; its `segment` is the first one's.
+    """
+    runs: list[list[Segment]] = []
+    for segment in sorted(segments, key=lambda segment: segment.segment):
+        if runs and runs[-1][-1].segment + 1 == segment.segment:
+            runs[-1].append(segment)
+        else:
+            runs.append([segment])
+    return [_joined(run) for run in runs]
+
+
+def _joined(run: list[Segment]) -> Segment:
+    text, covered = run[0].text, run[0].start + len(run[0].text)
+    for segment in run[1:]:  # two may share a character
+        text += segment.text[covered - segment.start :]
+        covered = segment.start + len(segment.text)
+    return replace(
+        run[0],
+        text=text,
+        spans=np.concatenate([segment.spans for segment in run]),
+        tokens=np.concatenate([segment.tokens for segment in run]),
+        rows=np.concatenate([segment.rows for segment in run]),
+    )
 
 
 def with_metadata(payload: Json) -> Json:
@@ -132,7 +166,7 @@ def document_points(
     found = None if average_words is None else terms(document.text)
     # Two limits as one: each landmark takes the larger of its shares, rounded up.
     share = np.maximum(
-        embedding.landmark_tokens / _MAX_SEGMENT_TOKENS,
+        embedding.landmark_tokens / SEGMENT_TOKENS,
         _row_bytes(document.text, embedding, found) / _MAX_SEGMENT_BYTES,
     )
     segments = group_stretches(np.ceil(share * _SHARES).astype(np.int64), grades, _SHARES)
@@ -145,16 +179,18 @@ def document_points(
         "metadata": metadata,
     }
     points = []
+    line, counted = 1, 0
     for index, (first, end) in enumerate(segments):
         spans = embedding.spans[first:end]
         start, stop = int(spans[0, 0]), int(spans[-1, 1])
         if end == embedding.n_landmarks:
             stop = len(document.text)  # beyond the spans if it was truncated: `get` gives it all
+        line, counted = line + document.text.count("\n", counted, start), start
         own = {
             "segment": index,
             "text": document.text[start:stop],
             "start": start,
-            "line": document.text.count("\n", 0, start) + 1,
+            "line": line,
             "first_landmark": first,
             "spans": spans.ravel().tolist(),
             "tokens": embedding.landmark_tokens[first:end].tolist(),

@@ -19,7 +19,7 @@ from lmk_rag.store.ingest import AddReport, ingest
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.opening import Engine, open_backend
 from lmk_rag.store.operations import Found, Where
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, with_metadata
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, join_segments, with_metadata
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _IDS_AT_ONCE = 1_000
+_SEGMENT_FIELDS = [name for name in Segment.__dataclass_fields__ if name != "rows"]
 
 
 @dataclass(frozen=True)
@@ -216,14 +217,15 @@ class QdrantStore:
         if not wanted.values:
             return []
         parts: dict[str, dict[str, list[Segment]]] = defaultdict(lambda: defaultdict(list))
-        for record in self._backend.scroll(wanted, fields=list(Segment.__dataclass_fields__)):
+        for record in self._backend.scroll(wanted, fields=_SEGMENT_FIELDS):
             segment = Segment.from_payload(record.payload)
             parts[segment.document_id][segment.revision].append(segment)
         documents = []
         for id_ in dict.fromkeys(wanted.values):
             for segments in parts.get(str(id_), {}).values():
                 if len(segments) == segments[0].n_segments:
-                    documents.append(_join(segments))
+                    (whole,) = join_segments(segments)
+                    documents.append(Document(str(id_), whole.text, dict(whole.metadata)))
                     break
         return documents
 
@@ -243,6 +245,11 @@ class QdrantStore:
         for record in self._backend.scroll(first, fields=fields):
             payload: dict[str, Any] = with_metadata(record.payload)
             yield DocumentInfo(id=payload.pop("document_id"), **payload)
+
+    def count_segments(self, where: Where = None) -> int:
+        """Count what is stored of documents, a point each."""
+        self._check_open()
+        return self._backend.count(where)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little: what `mode="auto"` goes by."""
@@ -286,12 +293,12 @@ class QdrantStore:
         query = query_vector(text)
         return self._backend.search_words(query, limit=limit, where=where) if query else []
 
-    def segments(self, ids: Sequence[str]) -> dict[str, tuple[Segment, Floats]]:
-        """Return segments by point id, with their (L, D) landmark rows."""
+    def segments(self, ids: Sequence[str]) -> dict[str, Segment]:
+        """Return segments by point id, with their landmark rows."""
         self._check_open()
         records = self._backend.fetch(ids, vectors=(LANDMARKS,))
         return {
-            id_: (Segment.from_payload(record.payload), record.vectors[LANDMARKS])
+            id_: Segment.from_payload(record.payload, record.vectors[LANDMARKS])
             for id_, record in records.items()
         }
 
@@ -356,12 +363,3 @@ def _check_ids(ids: object) -> list[str]:
         if not isinstance(id_, str):
             raise InputError(f"ids holds {id_!r:.80}; expected document ids as strings")
     return listed
-
-
-def _join(segments: list[Segment]) -> Document:
-    ordered = sorted(segments, key=lambda segment: segment.start)
-    text, covered = "", 0
-    for segment in ordered:
-        text += segment.text[covered - segment.start :]
-        covered = segment.start + len(segment.text)
-    return Document(ordered[0].document_id, text, dict(ordered[0].metadata))

@@ -242,7 +242,7 @@ class LMKVectorStore(BasePydanticVectorStore):
                 when it has no say, is none). HYBRID looks for the words of `query_str` as well;
                 `alpha` is the weight of the landmarks (None: as `fusion` has it), `hybrid_top_k`
                 counts before `similarity_top_k`, and `sparse_top_k` is how many nodes are
-                taken by words, 200 at least.
+                taken by words, 400 at least.
             **kwargs: `mmr_prefetch_factor`: nodes that MMR chooses from, per node asked for.
 
         Raises:
