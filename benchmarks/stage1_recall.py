@@ -112,7 +112,7 @@ def main() -> None:
         for name in options.sets:
             results[name] = measure(options.data / name, encoder, ArrayCache(options.cache))
         text = report(results, encoder)
-    Console().print(text, markup=False, highlight=False)
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
     if options.output:
         (options.output / "stage1_recall.md").write_text(text, "utf-8")
         (options.output / "stage1_recall.json").write_text(

@@ -63,6 +63,9 @@ class QdrantStore:
         options: how a new collection is laid out.
         prefer_grpc, timeout: how a server is spoken to; seconds.
 
+    A document is stored in segments of at most 1,024 tokens, each with all of the metadata, so that
+    filters see it.
+
     Thread-safe. Close it, or use `with`, to let a folder go.
 
     Raises:
