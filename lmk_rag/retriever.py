@@ -122,13 +122,16 @@ class Retriever:
         of: dict[str, list[Passage]] = {id_: [] for id_ in scores}  # in this order among equals
         revisions: dict[str, str] = {}
         how: Mode = "exact" if scores else mode
-        found = self._fetched(asked, k, per_document, where, how, self.store.segments)
+        # Passages may take in the best of neighboring segments, so more are looked at.
+        reach = _reach(passage_tokens)
+        best_of = per_document * (1 + reach) if per_document > 1 else 1
+        found = self._fetched(asked, k, best_of, where, how, self.store.segments)
         segments = [
             segment
             for _, segment in found  # of an update in progress, the better revision is shown
             if revisions.setdefault(segment.document_id, segment.revision) == segment.revision
         ]
-        for segment in self._with_neighbors(segments, passage_tokens):
+        for segment in self._with_neighbors(segments, reach):
             id_ = segment.document_id
             stretches = best_stretches(
                 segment.text,
@@ -165,9 +168,8 @@ class Retriever:
             for hit, metadata in self._fetched(asked, k, 1, filter, mode, self.store.metadata)
         ]
 
-    def _with_neighbors(self, segments: list[Segment], passage_tokens: int) -> list[Segment]:
-        """Join segments with those around them, as far as a passage may reach."""
-        reach = -(-2 * passage_tokens // SEGMENT_TOKENS)  # most have half of that at least
+    def _with_neighbors(self, segments: list[Segment], reach: int) -> list[Segment]:
+        """Join segments with so many on either side."""
         held: dict[str, dict[int, Segment]] = {}
         missing = []
         for segment in segments:
@@ -224,8 +226,16 @@ class Retriever:
         return [(hit, held[hit.id]) for hit in found if hit.id in held]
 
     def _find(
-        self, query: _Query, k: int, per_document: int, where: Filter | FieldIs | None, mode: Mode
+        self,
+        query: _Query,
+        k: int,
+        per_document: int,
+        where: Filter | FieldIs | None,
+        mode: Mode,
+        *,
+        insist: bool = True,
     ) -> list[Found]:
+        """Find points of k documents; two stages may find fewer unless one insists."""
         if mode == "hybrid":
             assert not isinstance(where, FieldIs), "those ask for landmarks"
             return self._fused(query, k, where)
@@ -242,17 +252,18 @@ class Retriever:
                 where=where,
                 prefetch=(SECTIONS, candidates) if mode == "two-stage" else None,
             )
-            if mode != "two-stage" or len({hit.document_id for hit in found}) == k:
+            if mode != "two-stage" or not insist:
                 return found
-            if candidates >= self.store.count_segments(where):
-                return found  # there are no more documents
+            documents = len({hit.document_id for hit in found})
+            if documents == k or candidates >= self.store.count_segments(where):
+                return found
             candidates *= 4  # a few documents with many segments took all places
 
     def _fused(self, query: _Query, k: int, where: Filter | None) -> list[Found]:
         """Find documents by landmarks and by words, each with one of its points."""
         depth = max(_DEPTH, self.candidates, 2 * k)
         by_words = self.store.search_words(query.words, limit=depth, where=where)
-        by_landmarks = self._find(query, depth, 1, where, "auto")
+        by_landmarks = self._find(query, depth, 1, where, "auto", insist=False)
         if self.fusion.rule == "weighted":
             # A weight needs both scores of a document; where only one ranking has it, ask.
             rest = _missing(by_words, by_landmarks, where)
@@ -268,6 +279,11 @@ class Retriever:
             self.fusion,
         )
         return [Found(points[id_], id_, score) for id_, score in list(scores.items())[:k]]
+
+
+def _reach(passage_tokens: int) -> int:
+    """Return how many segments a passage may take in on either side of its own."""
+    return -(-2 * passage_tokens // SEGMENT_TOKENS)  # most hold half of that at least
 
 
 def _missing(these: list[Found], there: list[Found], where: Filter | None) -> FieldIs:

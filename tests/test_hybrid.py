@@ -338,7 +338,7 @@ def test_an_old_collection_of_another_encoder_is_told_by_the_encoder(tmp_path, w
 def test_a_server_counts_over_the_points_there_are(word_encoder):
     class Recording(QdrantClient):
         def query_points_groups(self, *args, **kwargs):
-            self.asked = kwargs
+            self.asked = getattr(self, "asked", kwargs)  # the first time
             return super().query_points_groups(*args, **kwargs)
 
     client = Recording(":memory:")

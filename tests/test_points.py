@@ -354,6 +354,21 @@ def test_a_passage_reaches_over_the_edges_of_segments(word_encoder, mode):
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(taken))
 
 
+def test_a_passage_that_takes_in_two_segments_leaves_the_second_best_to_another(word_encoder):
+    text = numbered(500)
+    encoder = word_encoder(k=10, dim=256)
+    with QdrantStore("docs", encoder=encoder) as store:
+        store.add([Document("long", text)])
+        segments = store._backend.scroll(None, fields=("start", "segment"))
+        edge = sorted(record.payload["start"] for record in segments)[3]
+        far = " ".join(text.split()[100:110])
+        texts = [" ".join(text[:edge].split()[-10:]), " ".join(text[edge:].split()[:10]), far]
+        query = np.array([1.0, 0.95, 0.8], np.float32) @ encoder.encode_queries(texts)
+        found = Retriever(store).search(query, k=2, per_document=2, passage_tokens=64)
+        assert found[0].start < edge < found[0].end
+        assert far in found[1].text
+
+
 def test_two_stages_find_as_many_documents_as_there_are(word_encoder):
     documents = [Document("long", "pump valve " * 10_000)]
     documents += [Document(f"d{i}", "pump " + "pear " * 30) for i in range(3)]

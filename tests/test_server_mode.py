@@ -96,6 +96,35 @@ def test_candidates_are_at_least_four_times_the_answers(client, store):
     assert asked(client, "query")[-1]["prefetch"].limit == 160
 
 
+class HastyClient(QdrantClient):
+    """A client whose server looks for two groups only, as real ones give up after a while."""
+
+    def query_points_groups(self, collection, **kwargs):
+        answer = super().query_points_groups(collection, **kwargs)
+        answer.groups = answer.groups[:2]
+        return answer
+
+
+@pytest.mark.parametrize("where", [None, Or(Eq("n", 1), Eq("n", 2))])
+def test_documents_that_a_server_did_not_look_for_are_asked_for_again(word_encoder, where):
+    client = HastyClient(":memory:")
+    store = QdrantStore("docs", encoder=word_encoder(k=2), client=client)
+    store._backend = ClientBackend(client, "docs", owned=True)
+    store.add(Document(f"d{n}", "pump " * (n + 1) + "valve " * 4, {"n": n % 3}) for n in range(8))
+    wanted = [f"d{n}" for n in range(8) if where is None or n % 3 > 0]
+    query = store.encoder.encode_queries(["pump"])[0]
+    for using in ("document", LANDMARKS):
+        found = store.search_points(query, using=using, limit=8, per_document=2, where=where)
+        assert sorted({hit.document_id for hit in found}) == wanted
+        best = [next(h.score for h in found if h.document_id == hit.document_id) for hit in found]
+        assert best == sorted(best, reverse=True)
+        assert len(store.search_points(query, using=using, limit=3, where=where)) == 3
+    words = store.search_words("pump", limit=8, where=where)
+    assert sorted(hit.document_id for hit in words) == wanted
+    assert [hit.score for hit in words] == sorted((hit.score for hit in words), reverse=True)
+    store.close()
+
+
 def test_writes_wait_and_prune_by_the_revisions_that_were_there(client, store):
     (before,) = (info.revision for info in store.documents() if info.id == "a")
     client.calls.clear()

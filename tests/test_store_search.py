@@ -142,7 +142,7 @@ def test_points_are_grouped_by_document(engine, using, tmp_path, word_encoder):
                     assert len(found) == len(order)
 
 
-# Local mode raises the limit of a prefetch under grouping to everything; a server does not.
+# Local mode raises the limit of a prefetch under grouping to everything.
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "server path"])
 def test_two_stages_take_no_more_candidates_than_asked(engine, tmp_path, word_encoder):
     encoder = word_encoder(k=1, dim=64)

@@ -120,10 +120,10 @@ def passage_recall(
         name = f"{tokens} x {per_document}"
         with progress_bar(f"passages {name}", len(answers), show=show_progress) as advance:
             for answer in answers:
-                own = None if words is None else words[answer.query_id]
-                ranges = _passages(
-                    retriever, queries[answer.query_id], own, offsets, tokens, per_document
-                )
+                query, own = queries[answer.query_id], (words or {}).get(answer.query_id)
+                ranges: list[TokenRange] = []  # of a blank question, none
+                if own is None or own.strip():
+                    ranges = _passages(retriever, query, own, offsets, tokens, per_document)
                 _count(found, answer, offsets, ranges)
                 advance(1)
         results[name] = _shares(found, len(answers))

@@ -195,7 +195,8 @@ class SetSession:
         with progress_bar(method.name, len(vectors), show=self._show) as advance:
             for (query_id, text), vector in zip(self.data.queries.items(), vectors, strict=True):
                 words = text if mode == "hybrid" else None
-                hits = retriever.search_documents(vector, k=DEPTH, mode=mode, words=words)
+                query = vector if text.strip() else text  # a blank one finds nothing
+                hits = retriever.search_documents(query, k=DEPTH, mode=mode, words=words)
                 found[query_id] = {hit.document_id: hit.score for hit in hits}
                 advance(1)
         stage = "exact" if store.exact_is_quick() else "two-stage"

@@ -208,7 +208,7 @@ class EdgeBackend:
         params: Any = None,
     ) -> list[Found]:
         condition = self._condition(where)
-        total = self.count(where)
+        total, narrowed = self.count(where), False
         asked = min(total, limit * per_document * _POINTS_PER_DOCUMENT + _PAGE // 4)
         while True:
             request = self._edge.QueryRequest(
@@ -226,9 +226,13 @@ class EdgeBackend:
                 groups.setdefault(id_, []).append(Found(str(hit.id), id_, float(hit.score)))
             best = list(groups.values())[:limit]
             exhausted = len(hits) < asked or asked >= total
-            full = len(best) == limit and all(len(group) >= per_document for group in best)
-            if exhausted or full:
+            if exhausted or (len(best) == limit and per_document == 1):
                 return [found for group in best for found in group[:per_document]]
+            if len(best) == limit and not narrowed:  # the documents are known, not all their points
+                ids = tuple(group[0].document_id for group in best)
+                also = where.also if isinstance(where, FieldIs) else where
+                narrow = FieldIs("document_id", ids, also=also)
+                condition, total, narrowed = self._condition(narrow), self.count(narrow), True
             asked = min(total, asked * 4)
 
     def exact_is_quick(self) -> bool:
