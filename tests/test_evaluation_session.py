@@ -147,6 +147,18 @@ def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session, bert):
     store.close()
 
 
+def test_a_blank_query_finds_nothing_by_words(data, bert, base):
+    queries, qrels = QUERIES | {"q4": " \n"}, QRELS | {"q4": {"words": 1}}
+    answers = (Answer("q4", "words", 0, 4),)
+    blank = RetrievalSet("toy", data.documents, queries, qrels, answers)
+    session = SetSession(blank, encoder=bert, base=base, cache=ArrayCache(None))
+    found = evaluate(session, "hybrid")["hybrid"]
+    assert session.runs["hybrid"].scores["q4"] == {}
+    assert session.per_query["hybrid"]["nDCG@10"]["q4"] == 0
+    assert found.answer_recall["256 x 1"]["1024"] == 0
+    session.close()
+
+
 def test_results_carry_metrics_groups_and_answers(session):
     found = evaluate(session, "bm25,retriever,chunk-max@16")
     assert found["bm25"].queries == 3

@@ -1,11 +1,11 @@
 """Documents as points: one point per segment, with vectors, spans and text.
 
-A document is cut into segments of at most 1,024 tokens, at the best landmark ends: paragraph ends
-where there are any. Words are counted by segment: BM25 over a whole book sees one name in it as
-nothing, over a segment it sees the name beside its neighbors (benchmarks/bm25_segments.md).
-Landmarks don't mind, since a document counts by its best one. A segment also fits a request; that
-limit of bytes implies Qdrant's on one multi-vector (rows x width below 1,048,576), since a number
-takes some twenty bytes as JSON.
+A document is cut into segments of at most 1,024 tokens (more if one landmark has), at the best
+landmark ends: paragraph ends where there are any. Words are counted by segment: BM25 over a whole
+book sees one name in it as nothing, over a segment it sees the name beside its neighbors
+(benchmarks/bm25_segments.md). Landmarks don't mind, since a document counts by its best one. A
+segment also fits a request; that limit of bytes implies Qdrant's on one multi-vector (rows x width
+below 1,048,576), since a number takes some twenty bytes as JSON.
 """
 
 from __future__ import annotations
