@@ -153,6 +153,8 @@ class MemoryIndex:
         for i in np.argsort(-scores, kind="stable"):
             document_id = self._entries[ids[i]].document_id
             if document_id not in per and len(per) == limit:
+                if per_document == 1:
+                    break  # every group is full
                 continue
             found = per.setdefault(document_id, [])
             if len(found) < per_document:
