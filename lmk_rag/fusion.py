@@ -14,6 +14,7 @@ from lmk_rag.errors import ConfigError
 
 Rule = Literal["rrf", "weighted"]
 
+CANDIDATES = 400  # documents of each ranking, by default; see `lmk_rag.Retriever`
 RANK_CONSTANT = 60  # of Cormack et al.; it keeps the first few ranks from deciding alone
 _DIGITS = 5  # of a cosine or match, significant
 _FUSED_DIGITS = 6  # of a fused score, after the point

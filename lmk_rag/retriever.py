@@ -11,7 +11,7 @@ import numpy as np
 
 from lmk_rag.config import check_int
 from lmk_rag.errors import ConfigError, InputError
-from lmk_rag.fusion import Fusion, fuse
+from lmk_rag.fusion import CANDIDATES, Fusion, fuse
 from lmk_rag.passages import Stretch, best_stretches
 from lmk_rag.store import Filter, QdrantStore
 from lmk_rag.store.filters import FieldIs
@@ -30,7 +30,6 @@ from lmk_rag.types import DocumentHit, Floats, Passage
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
 _Held = TypeVar("_Held")
-CANDIDATES = 400  # see `Retriever`
 _TRIES = 20  # each further one needs yet another replacement in between
 _SEGMENTS = 4  # candidates per document asked for, since one document may have many segments
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least

@@ -150,8 +150,8 @@ async def test_the_event_loop_ticks_while_long_texts_are_embedded(embeddings):
     vectors = await embeddings.aembed_documents(texts)
     ticker.cancel()
     assert len(vectors) == 100
-    assert sum(gaps) > 1
-    assert max(gaps) < 2 * 0.25
+    assert len(gaps) > 10  # a loop that is held up ticks once or twice
+    assert max(gaps) < sum(gaps) / 2
 
 
 async def test_works_after_a_cancelled_call(embeddings):

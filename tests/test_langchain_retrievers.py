@@ -261,5 +261,5 @@ async def test_the_event_loop_ticks_while_a_chain_indexes_and_asks():
     await vector_store.as_retriever().abatch([QUESTION] * 8)
     await LMKRetriever(store=vector_store.store).abatch([QUESTION] * 8)
     ticker.cancel()
-    assert sum(gaps) > 1
-    assert max(gaps) < 2 * 0.25
+    assert len(gaps) > 10  # a loop that is held up ticks once or twice
+    assert max(gaps) < sum(gaps) / 2

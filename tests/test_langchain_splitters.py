@@ -127,8 +127,8 @@ async def test_the_event_loop_ticks_while_a_long_text_is_split(splitter):
     pieces = await splitter.atransform_documents([Document(page_content=text)])
     ticker.cancel()
     assert pieces[-1].metadata["end_index"] == 530_000
-    assert sum(gaps) > 1
-    assert max(gaps) < sum(gaps) / 3
+    assert len(gaps) > 10  # a loop that is held up ticks once or twice
+    assert max(gaps) < sum(gaps) / 2
 
 
 def test_refuses_an_impossible_size(embeddings):

@@ -14,8 +14,8 @@ from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from pydantic import ConfigDict
 
 from lmk_rag import Passage, QdrantStore, Retriever
-from lmk_rag.fusion import Fusion
-from lmk_rag.retriever import CANDIDATES, Mode
+from lmk_rag.fusion import CANDIDATES, Fusion
+from lmk_rag.retriever import Mode
 
 
 class LMKRetriever(BaseRetriever):

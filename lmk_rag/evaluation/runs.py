@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lmk_rag.errors import InputError
-from lmk_rag.fusion import Fusion, fuse
-from lmk_rag.retriever import CANDIDATES
+from lmk_rag.fusion import CANDIDATES, Fusion, fuse
 from lmk_rag.types import Floats, Ints
 from lmk_rag.writing import write_text
 

@@ -23,7 +23,8 @@ from llama_index.vector_stores.lmk import LMKVectorStore
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.nodes import to_node
 from lmk_rag import Passage, Retriever
-from lmk_rag.retriever import CANDIDATES, Mode
+from lmk_rag.fusion import CANDIDATES
+from lmk_rag.retriever import Mode
 
 BEST_START, BEST_END = "lmk_best_start", "lmk_best_end"
 _NAMESPACE = uuid.UUID("5b7e5b8e-6f0d-5a43-8a7b-2d7d5b1f3c90")

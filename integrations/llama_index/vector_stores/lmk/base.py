@@ -37,8 +37,7 @@ from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import ConfigError, InputError
-from lmk_rag.fusion import Fusion
-from lmk_rag.retriever import CANDIDATES
+from lmk_rag.fusion import CANDIDATES, Fusion
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
 _LOG = logging.getLogger(__name__)
