@@ -32,6 +32,7 @@ Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 _Held = TypeVar("_Held")
 _TRIES = 20  # each further one needs yet another replacement in between
 _SEGMENTS = 4  # candidates per document asked for, since one document may have many segments
+_NEIGHBORS = 16  # of a segment, that its passage may rob of their best landmarks
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
 
@@ -123,7 +124,7 @@ class Retriever:
         how: Mode = "exact" if scores else mode
         # Passages may take in the best of neighboring segments, so more are looked at.
         reach = _reach(passage_tokens)
-        best_of = per_document * (1 + reach) if per_document > 1 else 1
+        best_of = per_document * (1 + min(reach, _NEIGHBORS)) if per_document > 1 else 1
         found = self._fetched(asked, k, best_of, where, how, self.store.segments)
         segments = [
             segment

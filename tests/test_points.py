@@ -348,6 +348,8 @@ def test_a_passage_reaches_over_the_edges_of_segments(word_encoder, mode):
             assert passage.line == 1
         (passage,) = retriever.search("w250e", k=1, passage_tokens=4_000, mode=mode)
         assert len(passage.text.split()) > 3_900
+        (whole,) = retriever.search(last, k=9, per_document=9, passage_tokens=10**12, mode=mode)
+        assert whole.text == text
         found = retriever.search(last, k=9, per_document=9, passage_tokens=64, mode=mode)
         taken = sorted((p.start, p.end) for p in found)
         assert len(taken) == 9
