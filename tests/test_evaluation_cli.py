@@ -182,6 +182,11 @@ def test_an_id_that_runs_can_not_carry_is_told_before_anything_is_encoded(folder
     assert "the id 'user guide.md' holds white space" in " ".join(result.stderr.split())
     assert not (folder / "out/results.json").exists()
     assert "landmarks" in run("toy", "--methods", "landmarks", "--granularity", 8).stdout
+    arguments = ("toy", "--methods", "landmarks", "--granularity", 8, "--output", "out")
+    for _ in range(2):  # the second time from what is there
+        assert "landmarks" in run(*arguments, "--no-runs").stdout
+    assert "landmarks" in (folder / "out/results.md").read_text()
+    assert not (folder / "out/runs").exists()
 
 
 def test_curves_are_of_one_set_and_leave_out_small_groups():

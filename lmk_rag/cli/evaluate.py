@@ -73,6 +73,13 @@ def evaluate(
             "there stay, those of the same set and method are replaced.",
         ),
     ] = None,
+    trec: Annotated[
+        bool,
+        typer.Option(
+            "--runs/--no-runs",
+            help="Whether --output gets TREC runs, which can't carry ids with white space.",
+        ),
+    ] = True,
     cache: Annotated[
         Path | None,
         typer.Option("--cache", help="A folder for vectors, so that no text is encoded twice."),
@@ -108,7 +115,7 @@ def evaluate(
     _check_extras(chosen, output)
     sets = [limit(load_set(f), documents=limit_docs, queries=limit_queries) for f in folders]
     _check_names(sets)
-    if output is not None:
+    if output is not None and trec:
         for data in sets:
             check_ids([*data.queries, *(document.id for document in data.documents)])
     choice = ModelChoice(model, device, dtype, granularity, boundary, max_length, overlap)
@@ -118,7 +125,8 @@ def evaluate(
         if any(method.needs_ours for method in chosen):
             encoder = stack.enter_context(choice.load())
         baseline = _baseline(base, device, dtype) if _base_is_used(chosen, sets) else None
-        job = _Job(chosen, encoder, baseline, ArrayCache(cache), results, output, label)
+        runs = output / "runs" if output is not None and trec else None
+        job = _Job(chosen, encoder, baseline, ArrayCache(cache), results, output, runs, label)
         for data in sets:
             results.check(data)
         for data in sets:
@@ -143,6 +151,7 @@ class _Job:
     cache: ArrayCache
     results: Results
     output: Path | None
+    runs: Path | None
     label: str | None
 
     def run(self, data: RetrievalSet) -> None:
@@ -216,9 +225,9 @@ class _Job:
         return settings
 
     def _run_path(self, data: RetrievalSet, key: str) -> Path | None:
-        if self.output is None:
+        if self.runs is None:
             return None
-        folder = self.output / "runs" / data.label.replace("/", "_")
+        folder = self.runs / data.label.replace("/", "_")
         return folder / f"{key.replace('/', '_')}.trec"
 
     def _write_run(self, data: RetrievalSet, method: Method, session: SetSession) -> None:

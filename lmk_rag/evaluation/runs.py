@@ -120,7 +120,7 @@ def check_ids(ids: Iterable[str]) -> None:
         if len(id_.split()) != 1:
             raise InputError(
                 f"the id {id_!r} holds white space, or nothing, which TREC runs can't carry; "
-                "rename it, or write no runs"
+                "rename it, or write no runs (--no-runs)"
             )
 
 
