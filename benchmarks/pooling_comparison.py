@@ -125,7 +125,7 @@ def plot(found: dict, path: Path) -> None:
     from matplotlib.figure import Figure
 
     labels = list(next(iter(found.values())))
-    figure = Figure(figsize=(4 * len(labels), 4), layout="constrained")
+    figure = Figure(figsize=(5 * len(labels), 4), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, label in zip(figure.subplots(1, len(labels)), labels, strict=True):
         for pooling, of in found.items():
@@ -133,7 +133,8 @@ def plot(found: dict, path: Path) -> None:
             axes.plot(
                 [name for name, _, _ in groups], [s for _, _, s in groups], ".-", label=pooling
             )
-        axes.set(title=label, xlabel="tokens of the relevant document", ylim=(0, 1))
+        axes.set_title(label.replace(" (", "\n("))
+        axes.set(xlabel="tokens of the relevant document", ylim=(0, 1))
         axes.tick_params(axis="x", rotation=45)
         axes.grid(alpha=0.3)
     axes.legend()
