@@ -7,7 +7,7 @@ import re
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -179,27 +179,23 @@ class ClientBackend:
         """Find the best points; see `Backend.search`."""
         # Landmarks have no graph to search; this keeps a server from sampling.
         exact = using == LANDMARKS and not self.is_local
-
-        def ask(condition: models.Filter | None, n: int) -> list[Found]:
-            stage = None
-            if prefetch is not None:
-                stage = models.Prefetch(
-                    query=query_rows(query, prefetch[0]),
-                    using=prefetch[0],
-                    limit=prefetch[1],
-                    filter=condition,
-                )
-            return self._groups(
-                query=query_rows(query, using),
-                using=using,
-                prefetch=stage,
-                query_filter=condition,
-                limit=n,
-                group_size=per_document,
-                search_params=models.SearchParams(exact=True) if exact else None,
+        request: dict[str, Any] = {
+            "query": query_rows(query, using),
+            "using": using,
+            "group_size": per_document,
+            "search_params": models.SearchParams(exact=True) if exact else None,
+        }
+        if prefetch is None:
+            found = self._all_groups(request, where, limit)
+        else:
+            condition = _optional(where)
+            request["prefetch"] = models.Prefetch(
+                query=query_rows(query, prefetch[0]),
+                using=prefetch[0],
+                limit=prefetch[1],
+                filter=condition,
             )
-
-        found = ask(_optional(where), limit) if prefetch else _all_groups(ask, where, limit)
+            found = self._groups(request, condition, limit)
         return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
 
     def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
@@ -208,23 +204,46 @@ class ClientBackend:
         # versions that don't know this parameter go on doing so.
         corpus = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
         params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
+        request: dict[str, Any] = {
+            "query": _sparse(query),
+            "using": WORDS,
+            "group_size": 1,
+            "search_params": None if self.is_local else params,
+        }
+        return self._all_groups(request, where, limit)
 
-        def ask(condition: models.Filter | None, n: int) -> list[Found]:
-            return self._groups(
-                query=_sparse(query),
-                using=WORDS,
-                query_filter=condition,
-                limit=n,
-                group_size=1,
-                search_params=None if self.is_local else params,
-            )
+    def _all_groups(self, request: dict[str, Any], where: Where, limit: int) -> list[Found]:
+        """Ask for documents until there are `limit`, or no more.
 
-        return _all_groups(ask, where, limit)
+        A server looks for groups a few times only, so documents with many good points hide others.
+        """
+        condition = _optional(where)
+        found = self._groups(request, condition, limit)
+        while True:
+            ids = list(dict.fromkeys(hit.document_id for hit in found))
+            if not ids or len(ids) == limit:
+                return found
+            known = models.FieldCondition(key="document_id", match=models.MatchAny(any=ids))
+            others = models.Filter(must=[condition] if condition else None, must_not=[known])
+            more = self._groups(request, others, limit - len(ids))
+            if not more:
+                return found
+            best: dict[str, float] = {}
+            for hit in found + more:
+                best[hit.document_id] = max(hit.score, best.get(hit.document_id, hit.score))
+            found = sorted(found + more, key=lambda hit: -best[hit.document_id])
 
-    def _groups(self, **request: Any) -> list[Found]:
+    def _groups(
+        self, request: dict[str, Any], condition: models.Filter | None, limit: int
+    ) -> list[Found]:
         with self._session():
             answer = self.client.query_points_groups(
-                self.collection, group_by="document_id", with_payload=["document_id"], **request
+                self.collection,
+                group_by="document_id",
+                query_filter=condition,
+                limit=limit,
+                with_payload=["document_id"],
+                **request,
             )
         return [
             Found(str(hit.id), str(group.id), float(hit.score))
@@ -326,27 +345,3 @@ def _sparse(vector: WordVector) -> models.SparseVector:
 
 def _optional(where: Where) -> models.Filter | None:
     return None if where is None else translate(where)
-
-
-def _all_groups(
-    ask: Callable[[models.Filter | None, int], list[Found]], where: Where, limit: int
-) -> list[Found]:
-    """Ask for documents until there are `limit`, or no more.
-
-    A server looks for groups a few times only, so documents with many good points hide others.
-    """
-    condition = _optional(where)
-    found = ask(condition, limit)
-    while True:
-        ids = list(dict.fromkeys(hit.document_id for hit in found))
-        if not ids or len(ids) == limit:
-            return found
-        known = models.FieldCondition(key="document_id", match=models.MatchAny(any=ids))
-        others = models.Filter(must=[condition] if condition else None, must_not=[known])
-        more = ask(others, limit - len(ids))
-        if not more:
-            return found
-        best: dict[str, float] = {}
-        for hit in found + more:
-            best[hit.document_id] = max(hit.score, best.get(hit.document_id, hit.score))
-        found = sorted(found + more, key=lambda hit: -best[hit.document_id])

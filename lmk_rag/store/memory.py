@@ -165,11 +165,11 @@ class MemoryIndex:
         self, query: Floats, using: str, allowed: Collection[str] | None
     ) -> tuple[list[str], Floats]:
         by_id = self._rows[using]
-        if not by_id or (allowed is not None and not allowed):
+        if not by_id:
             return [], np.zeros(0, np.float32)
         if allowed is not None and 2 * len(allowed) < len(by_id):
             chosen = {id_: by_id[id_] for id_ in by_id if id_ in allowed}
-            if not chosen:  # for instance no first segment, which alone has the document vector
+            if not chosen:  # nothing is allowed, or only later segments by the document vector
                 return [], np.zeros(0, np.float32)
             ids, rows, first = _stack(chosen)
             return ids, best_per_group(row_scores(query, rows), first)
