@@ -33,6 +33,7 @@ _Held = TypeVar("_Held")
 _TRIES = 20  # each further one needs yet another replacement in between
 _SEGMENTS = 4  # candidates per document asked for, since one document may have many segments
 _NEIGHBORS = 16  # of a segment, that its passage may rob of their best landmarks
+_UNIT = 1e-6  # what float32 leaves of a length of 1
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
 
@@ -325,7 +326,10 @@ def _unit(vector: Floats, width: int) -> Floats:
             "of which one at least is not 0"
         )
     wide = wide / peak  # so that no square overflows
-    return np.asarray(wide / np.linalg.norm(wide), np.float32)
+    norm = np.linalg.norm(wide)
+    if abs(peak * norm - 1) < _UNIT:  # as the encoder gives it: another rounding would change it
+        return np.asarray(vector, np.float32)
+    return np.asarray(wide / norm, np.float32)
 
 
 def _check_positive(name: str, value: object) -> None:
