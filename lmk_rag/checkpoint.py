@@ -20,7 +20,7 @@ from lmk_rag.config import DEFAULT_NAME, LandmarkConfig
 from lmk_rag.dense import PICKLES, load_dense, save_dense
 from lmk_rag.errors import CheckpointError, ConfigError, UnsafeCheckpointError, require_extra
 from lmk_rag.pooling import Pooling
-from lmk_rag.st_folder import ModuleSettings, read_json, read_modules
+from lmk_rag.st_folder import ModuleSettings, read_dense_modules, read_json, read_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -104,7 +104,8 @@ def load_checkpoint(
         raise CheckpointError(f"{name!r} has settings of an unknown form: {error!r}") from error
     network = _load_network(settings.transformer, name, dtype, trust_remote_code)
     tokenizer = _load_tokenizer(settings.transformer, name, trust_remote_code)
-    dense = load_dense(settings.dense_files, settings.activations, dtype)
+    # The few weights of dense layers stay precise: they see every vector last.
+    dense = load_dense(settings.dense_files, settings.activations, torch.float32)
     limits = [settings.max_length, _tokenizer_limit(tokenizer), position_limit(network)]
     return Checkpoint(
         model=network,
@@ -173,6 +174,10 @@ def _read_own(folder: Path, poolings: tuple[str, ...]) -> ModuleSettings | None:
         )
     if own["pooling"] not in poolings:
         raise CheckpointError(f"{path} names the pooling {own['pooling']!r}, which is unknown")
+    dense_files: tuple[Path, ...] = (folder / _DENSE_FILE,) if own["dense"] else ()
+    activations = tuple(own["dense"])
+    if not activations:  # a folder that sentence-transformers reads too has them as modules
+        dense_files, activations = read_dense_modules(folder)
     return ModuleSettings(
         transformer=folder,
         pooling=own["pooling"],
@@ -180,8 +185,8 @@ def _read_own(folder: Path, poolings: tuple[str, ...]) -> ModuleSettings | None:
         max_length=own["max_length"],
         lower_case=own["lower_case"],
         trained_with_landmarks=own["trained_with_landmarks"],
-        dense_files=(folder / _DENSE_FILE,) if own["dense"] else (),
-        activations=tuple(own["dense"]),
+        dense_files=dense_files,
+        activations=activations,
     )
 
 

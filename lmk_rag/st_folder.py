@@ -65,15 +65,9 @@ def read_modules(folder: Path) -> ModuleSettings:
     """
     if not (folder / "modules.json").is_file():
         return ModuleSettings(transformer=folder, pooling="lmk", config=LandmarkConfig())
-    modules = sorted(read_json(folder / "modules.json"), key=lambda module: module["idx"])
-    kinds = [module["type"].rpartition(".")[2] for module in modules]
-    _check_order(folder, kinds)
     settings: dict[str, Any] = {}
     granularity = None
-    dense_files: list[Path] = []
-    activations: list[str] = []
-    for kind, module in zip(kinds, modules, strict=True):
-        path = _inside(folder, module["path"])
+    for kind, path in _modules(folder):
         if kind in ("Transformer", "LandmarkTransformer"):
             saved: dict[str, Any] = next(
                 (read_json(path / f) for f in _TRANSFORMER_FILES if (path / f).is_file()), {}
@@ -85,21 +79,44 @@ def read_modules(folder: Path) -> ModuleSettings:
                 granularity = saved.get("eval_splitter_granularity", 32)
         elif kind in ("Pooling", "LandmarkPooling"):
             settings["pooling"] = _pooling(read_json(path / "config.json"), kind, path)
-        elif kind == "Dense":
-            saved = read_json(path / "config.json")
-            if saved.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-                raise CheckpointError(f"{path} works on tokens, which is not supported")
-            dense_files.append(path / "model.safetensors")
-            activations.append(str(saved.get("activation_function", "Tanh")).rpartition(".")[2])
+    dense_files, activations = read_dense_modules(folder)
     if granularity is not None:
         settings["pooling"] = "lmk"
     return ModuleSettings(
         config=_config(folder, granularity),
         trained_with_landmarks=granularity is not None,
-        dense_files=tuple(dense_files),
-        activations=tuple(activations),
+        dense_files=dense_files,
+        activations=activations,
         **settings,
     )
+
+
+def read_dense_modules(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    """Return the files and activations of the dense layers that `modules.json` names, in order.
+
+    Raises:
+        CheckpointError: a layer we can't reproduce exactly.
+    """
+    files, activations = [], []
+    for kind, path in _modules(folder):
+        if kind == "Dense":
+            saved = read_json(path / "config.json")
+            if saved.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+                raise CheckpointError(f"{path} works on tokens, which is not supported")
+            files.append(path / "model.safetensors")
+            activations.append(str(saved.get("activation_function", "Tanh")).rpartition(".")[2])
+    return tuple(files), tuple(activations)
+
+
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """Return kind and folder of each module in `modules.json`, in order; none without the file."""
+    if not (folder / "modules.json").is_file():
+        return []
+    modules = sorted(read_json(folder / "modules.json"), key=lambda module: module["idx"])
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    _check_order(folder, kinds)
+    paths = [_inside(folder, module["path"]) for module in modules]
+    return list(zip(kinds, paths, strict=True))
 
 
 def _check_order(folder: Path, kinds: list[str]) -> None:

@@ -13,6 +13,7 @@ from lmk_rag.training.objectives import (
     group_distillation,
     info_nce,
     masked_token_loss,
+    relation_divergence,
     score_divergence,
     vector_distillation,
 )
@@ -86,6 +87,20 @@ def test_scores_that_agree_with_the_teacher_cost_nothing():
     student = torch.tensor([[math.log(3.0), 0.0]])
     expected = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     assert score_divergence(student, torch.zeros(1, 2), 1.0).item() == pytest.approx(expected)
+
+
+def test_relation_divergence_compares_which_rows_are_alike():
+    rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    turned = torch.linalg.qr(torch.randn(12, 8, generator=torch.Generator().manual_seed(1)))[0]
+    wider = 3 * rows @ turned.T  # another width and length, the same angles
+    assert relation_divergence(rows, wider, 0.05).item() == pytest.approx(0, abs=1e-5)
+    # Rows 0 and 1 are alike to the teacher; to the student all are equally far from each other.
+    student = torch.eye(3)
+    teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    alike, other = math.e / (math.e + 1), 1 / (math.e + 1)
+    expected = alike * math.log(alike / 0.5) + other * math.log(other / 0.5)  # of rows 0 and 1
+    assert relation_divergence(student, teacher, 1.0).item() == pytest.approx(expected * 2 / 3)
+    assert relation_divergence(student[:2], teacher[:2], 1.0).item() == 0
 
 
 def test_vector_distillation_is_the_mean_of_one_minus_cosine():

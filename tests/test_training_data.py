@@ -90,6 +90,17 @@ def test_passages_behind_each_other_are_parts_with_their_queries():
     assert concatenate(pairs, 2, "toy", seed=2) != examples
 
 
+def test_a_passage_with_several_queries_stands_once_with_all_of_them():
+    pairs = [Pair("a", "one"), Pair("b", "two"), Pair("c", "one"), Pair("d", "two")]
+    (example,) = concatenate(pairs, 2, "toy", seed=1)
+    assert sorted(example.text.split("\n\n")) == ["one", "two"]
+    answers = {"a": "one", "b": "two", "c": "one", "d": "two"}
+    for query in example.queries:
+        start, end = example.parts[query.part]
+        assert example.text[start:end] == answers.pop(query.text)
+    assert not answers
+
+
 def test_a_text_finds_its_queries_and_loses_their_headings():
     text = (
         "# Pumps\n\n## Care\nOil the pump every week.\n\nUse\n---\nTurn the key to start it.\n"

@@ -22,6 +22,7 @@ from lmk_rag.training.retromae import RetroMAELoss  # noqa: E402
 from lmk_rag.training.rope import to_rotary  # noqa: E402
 from lmk_rag.training.run import TrainingResult, train  # noqa: E402
 from lmk_rag.training.teacher import Teacher  # noqa: E402
+from lmk_rag.training.whitening import Whitening  # noqa: E402
 
 __all__ = [
     "Example",
@@ -36,6 +37,7 @@ __all__ = [
     "Teacher",
     "TrainingResult",
     "Weights",
+    "Whitening",
     "mine_negatives",
     "read_pairs",
     "to_rotary",

@@ -114,21 +114,24 @@ def from_pairs(pairs: Iterable[Pair], source: str) -> list[Example]:
 
 
 def concatenate(pairs: Sequence[Pair], size: int, source: str, seed: int) -> list[Example]:
-    """Put `size` positives behind each other, in a random order; each is a part with its query.
+    """Put `size` positives behind each other, in a random order; each is a part with its queries.
 
-    What is left over is left out; no document holds one text twice.
+    A positive of several pairs stands in one document, with all of their queries. What is left
+    over is left out.
     """
-    order = list(pairs)
+    of: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        of.setdefault(pair.positive, []).append(pair)
+    order = list(of)
     random.Random(seed).shuffle(order)  # noqa: S311  # not for secrets
     examples = []
     for first in range(0, len(order) - size + 1, size):
-        chosen = {pair.positive: pair for pair in order[first : first + size]}
         text, parts, queries = "", [], []
-        for pair in chosen.values():
+        for positive in order[first : first + size]:
             text += "\n\n" if text else ""
-            parts.append((len(text), len(text) + len(pair.positive)))
-            queries.append(Query(pair.query, len(parts) - 1, pair.negatives))
-            text += pair.positive
+            parts.append((len(text), len(text) + len(positive)))
+            queries += [Query(pair.query, len(parts) - 1, pair.negatives) for pair in of[positive]]
+            text += positive
         examples.append(Example(text, tuple(queries), tuple(parts), source))
     return examples
 

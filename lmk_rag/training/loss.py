@@ -15,6 +15,7 @@ from lmk_rag.training.objectives import (
     cosines,
     group_distillation,
     info_nce,
+    relation_divergence,
     score_divergence,
     vector_distillation,
 )
@@ -29,6 +30,8 @@ class Weights:
     Attributes:
         vector: document and query vectors towards the teacher's.
         landmark: each landmark towards the teacher's vector of its stretch.
+        relations: how alike the batch's landmarks are to each other, as KL; like all scores,
+            from a teacher of any width.
         scores: the teacher's similarities of queries and documents, as KL.
         part_scores: the same for each part's best landmark (MaxSim).
         group: the teacher's scores over a query's positive and all other candidates in the
@@ -39,6 +42,7 @@ class Weights:
 
     vector: float = 2.0
     landmark: float = 1.0
+    relations: float = 0.0
     scores: float = 0.3
     part_scores: float = 0.0
     group: float = 0.0
@@ -121,14 +125,18 @@ class LandmarkLoss(nn.Module):
         found: dict[str, Tensor] = {}
         if targets is not None and weights.vector:
             found["vector"] = vector_distillation(vectors, targets)
-        if targets is not None and weights.landmark:
-            real = document["row_parts"] > -2
-            found["landmark"] = vector_distillation(rows, document["teacher_rows"][real])
+        if targets is not None and (weights.landmark or weights.relations):
+            taught = document["teacher_rows"][document["row_parts"] > -2]
+            if weights.landmark:
+                found["landmark"] = vector_distillation(rows, taught)
+            if weights.relations:
+                found["relations"] = relation_divergence(rows, taught, self.score_temperature)
         if query is not None and queries is not None:
             found |= self._query_objectives(query, document, queries, vectors, rows, parts)
             if targets is not None and weights.vector:
-                taught = vector_distillation(queries, query["teacher_vectors"])
-                found["vector"] = found["vector"] + taught
+                found["vector"] = found["vector"] + vector_distillation(
+                    queries, query["teacher_vectors"]
+                )
         weighted = {name: getattr(weights, name) * value for name, value in found.items()}
         # A batch that teaches nothing still needs something to differentiate.
         return weighted or {"nothing": 0.0 * (vectors.sum() + rows.sum())}

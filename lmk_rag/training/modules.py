@@ -63,7 +63,8 @@ class LandmarkTransformer(InputModule):
             raise ConfigError(
                 f"pooling is {pooling!r}; expected one of {', '.join(get_args(TrainedPooling))}"
             )
-        self.checkpoint = replace(checkpoint, model=None)  # type: ignore[arg-type]
+        # Dense layers are modules of their own, behind the pooling.
+        self.checkpoint = replace(checkpoint, model=None, dense=None)  # type: ignore[arg-type]
         self.auto_model = checkpoint.model
         self.tokenizer = checkpoint.tokenizer
         self.pooling = pooling

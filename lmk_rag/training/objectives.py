@@ -88,6 +88,31 @@ def score_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Te
     )
 
 
+def relation_divergence(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return KL(teacher || student) of each row's likeness to all other rows.
+
+    The two may have different widths, so that a wider teacher can say which rows are alike.
+
+    Args:
+        student: (R, D) rows of any length.
+        teacher: (R, E) rows for the same stretches.
+        temperature: divides the cosines of both.
+
+    Returns:
+        the mean over rows; 0 for fewer than three, which have no likeness to compare.
+    """
+    if len(student) < 3:
+        return student.new_zeros(())
+    # A row is most like itself, which would leave the others next to nothing.
+    others = ~torch.eye(len(student), dtype=torch.bool, device=student.device)
+    shape = (len(student), len(student) - 1)
+    return score_divergence(
+        cosines(student, student)[others].view(shape),
+        cosines(teacher, teacher)[others].view(shape),
+        temperature,
+    )
+
+
 def vector_distillation(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the mean of 1 - cos over rows: (R, D) against (R, D).
 

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args
 
 from lmk_rag.config import Boundary, LandmarkConfig, check_int
 from lmk_rag.errors import ConfigError
+from lmk_rag.pooling import Pooling
 from lmk_rag.training.loss import Weights
 from lmk_rag.training.modules import TrainedPooling
+from lmk_rag.training.whitening import Whitening
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class Recipe:
         max_queries: queries per document in a batch.
         seed: of everything drawn.
         objective: `retrieval`, or `retromae` for pretraining on texts alone.
+        whitening: even out the trained model's vectors, by a layer behind the pooling; None: don't.
         saved_dtype: of the weights in the final folder.
         log_steps: between two lines of the log.
     """
@@ -106,6 +109,7 @@ class Recipe:
     max_queries: int = 8
     seed: int = 0
     objective: Literal["retrieval", "retromae"] = "retrieval"
+    whitening: Whitening | None = None
     saved_dtype: str = "bfloat16"
     log_steps: int = 10
 
@@ -134,6 +138,11 @@ class Recipe:
             raise ConfigError("two sources have the same name")
         for name in ("steps", "batch_tokens", "piece", "max_queries", "log_steps"):
             check_int(name, getattr(self, name), minimum=1)
+        if self.whitening is not None and self.pooling not in get_args(Pooling):
+            raise ConfigError(
+                f"whitening needs a model that LandmarkEncoder reads; the pooling is "
+                f"{self.pooling!r}, expected one of {', '.join(get_args(Pooling))}"
+            )
         if self.config.max_length is not None:
             self.check_window(self.config.max_length)
         if self.teacher == "" and self.objective == "retrieval":
@@ -182,8 +191,9 @@ class Recipe:
             nested: dict[str, Any] = {"sources": sources}
             if "config" in values:
                 nested["config"] = LandmarkConfig.from_dict(values.pop("config"))
-            if "weights" in values:
-                nested["weights"] = _build(Weights, values.pop("weights"))
+            for name, kind in (("weights", Weights), ("whitening", Whitening)):
+                if values.get(name) is not None:
+                    nested[name] = _build(kind, values.pop(name))
             lists = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
             recipe: Recipe = _build(cls, lists | nested)
             return recipe

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,7 @@ from torch import nn
 from transformers import set_seed
 
 from lmk_rag.checkpoint import minilm
+from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
@@ -46,6 +48,7 @@ from lmk_rag.training.watch import (
     plot_losses,
     whole_checkpoints,
 )
+from lmk_rag.training.whitening import whitening_layer
 from lmk_rag.writing import write_text
 
 _Row = TypeVar("_Row")
@@ -160,11 +163,26 @@ def train(
     folder = output / "model"
     steps = trainer.state.global_step
     if trainer.is_world_process_zero():
-        model.to("cpu", getattr(torch, recipe.saved_dtype))
-        model.save_pretrained(str(folder), create_model_card=False)
+        _save(model, folder, recipe, examples, device)
         plot_losses(output / LOG, output / PLOT)
     tokens = sum(collator.read[: steps - watch.first_step])
     return TrainingResult(folder, steps, steps >= recipe.steps, tokens)
+
+
+def _save(
+    model: SentenceTransformer,
+    folder: Path,
+    recipe: Recipe,
+    examples: Sequence[Example],
+    device: str,
+) -> None:
+    model.to("cpu", getattr(torch, recipe.saved_dtype))
+    model.save_pretrained(str(folder), create_model_card=False)
+    if recipe.whitening is not None:
+        with LandmarkEncoder(folder, device=device, dtype="float32") as encoder:
+            layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
+        model.append(layer)
+        model.save_pretrained(str(folder), create_model_card=False)
 
 
 def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:

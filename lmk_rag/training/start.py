@@ -24,10 +24,11 @@ _LATENTS = 64  # as in the paper's comparison
 def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
     """Return the model that a recipe starts from, without dropout, frozen as it says."""
     checkpoint = load_checkpoint(recipe.model or minilm("the recipe's model"), dtype=torch.float32)
-    if checkpoint.dense is not None:
+    if checkpoint.dense is not None and recipe.whitening is None:
         raise CheckpointError(
             f"{checkpoint.name!r} has dense layers after its pooling, which are not trained; "
-            "start from an encoder without"
+            "give the recipe a whitening, whose layer takes their place, or start from an encoder "
+            "without"
         )
     network: PreTrainedModel = checkpoint.model
     if recipe.rotary:

@@ -1,0 +1,110 @@
+"""Even out a trained model's vectors: one linear layer behind the pooling.
+
+Texts differ along a few directions far more than along the others, so that the mean of a long text
+is mostly those few. A map that draws them in by part of their length lets the rest be heard.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sentence_transformers.base.modules import Dense
+from torch import nn
+
+from lmk_rag.config import check_int
+from lmk_rag.encoder import LandmarkEncoder
+from lmk_rag.errors import ConfigError, TrainingDataError
+from lmk_rag.training.examples import Example
+from lmk_rag.types import Floats
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """How far a model's vectors are evened out after training.
+
+    Attributes:
+        power: 0.5 evens out all that `shrinkage` leaves, 0 nothing.
+        shrinkage: of the mean variance, added to every direction's; more changes less.
+        documents: to learn from, as many from each source as from any other.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+
+    power: float = 0.25
+    shrinkage: float = 1.0
+    documents: int = 2_000
+
+    def __post_init__(self) -> None:
+        for name in ("power", "shrinkage"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected more than 0")
+        check_int("documents", self.documents, minimum=2)
+
+
+def whitening_matrix(rows: Floats, *, power: float, shrinkage: float) -> Floats:
+    """Return the map that evens out how rows vary.
+
+    With variances v along the eigenvectors U of the rows' covariance, and their mean m,
+
+        U diag(((v + shrinkage * m) / (shrinkage * m)) ** -power) U^T
+
+    which for power 0.5 and ever less shrinkage is, up to scale, the whitening of Su et al. 2021
+    (arXiv 2103.15316).
+
+    Args:
+        rows: (N, D).
+        power, shrinkage: see `Whitening`.
+
+    Returns:
+        (D, D) float32, symmetric. The directions that vary least keep their length.
+
+    Raises:
+        TrainingDataError: fewer than two rows, or no two that differ.
+    """
+    wide = np.asarray(rows, np.float64)
+    centered = wide - wide.mean(axis=0) if len(wide) else wide
+    covariance = centered.T @ centered / max(len(wide), 1)
+    floor = shrinkage * np.trace(covariance) / len(covariance)
+    if not floor > 0:
+        raise TrainingDataError(
+            f"whitening got {len(wide)} landmarks of which no two differ; give it more documents"
+        )
+    variances, directions = np.linalg.eigh(covariance)
+    scale = ((np.maximum(variances, 0) + floor) / floor) ** -power
+    return np.asarray((directions * scale) @ directions.T, np.float32)
+
+
+def whitening_layer(
+    encoder: LandmarkEncoder, examples: Sequence[Example], whitening: Whitening, *, seed: int
+) -> Dense:
+    """Return a layer that evens out what an encoder makes of the landmarks of examples."""
+    chosen = sample(examples, whitening.documents, seed=seed)
+    embeddings = encoder.encode_documents([example.text for example in chosen])
+    rows = np.concatenate([embedding.landmarks for embedding in embeddings])
+    matrix = whitening_matrix(rows, power=whitening.power, shrinkage=whitening.shrinkage)
+    width = len(matrix)
+    return Dense(
+        width,
+        width,
+        bias=False,
+        activation_function=nn.Identity(),
+        init_weight=torch.from_numpy(matrix),
+    )
+
+
+def sample(examples: Sequence[Example], n: int, *, seed: int) -> list[Example]:
+    """Draw n examples, as evenly from their sources as these allow, in their order."""
+    of: dict[str, list[int]] = {}
+    for index, example in enumerate(examples):
+        of.setdefault(example.source, []).append(index)
+    draw = random.Random(seed)  # noqa: S311  # not for secrets
+    queues = [draw.sample(own, len(own)) for _, own in sorted(of.items())]
+    chosen: list[int] = []
+    while len(chosen) < n and any(queues):
+        chosen += [own.pop() for own in queues if own]
+    return [examples[index] for index in sorted(chosen[:n])]
