@@ -9,7 +9,7 @@ from typing import Literal, TypeVar, get_args
 
 import numpy as np
 
-from lmk_rag.config import check_int
+from lmk_rag.config import PER_DOCUMENT, check_int
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import CANDIDATES, Fusion, fuse
 from lmk_rag.passages import Stretch, best_stretches
@@ -78,7 +78,7 @@ class Retriever:
         filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
         mode: Mode = "auto",
         passage_tokens: int = 256,
-        per_document: int = 1,
+        per_document: int = PER_DOCUMENT,
         words: str | None = None,
     ) -> list[Passage]:
         """Find the passages that answer a query.

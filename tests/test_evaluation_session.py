@@ -131,7 +131,7 @@ def test_what_a_fusion_rests_on_keeps_its_own_time(session):
 def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session, bert):
     found = evaluate(session, "hybrid,landmarks")
     assert found["hybrid"].encodings == ("ours",)
-    assert list(found["hybrid"].answer_recall) == ["256 x 1", "256 x 4"]
+    assert list(found["hybrid"].answer_recall) == ["256 x 1", "256 x 2"]
     store = QdrantStore("words", encoder=bert)  # its BM25 is not that of bm25s
     store.add(session.data.documents)
     for query_id, query in QUERIES.items():
@@ -168,8 +168,8 @@ def test_results_carry_metrics_groups_and_answers(session):
     assert (group.name, group.queries) == ("0-256", 3)
     # Everything fits in the largest budget.
     assert found["chunk-max@16"].answer_recall["pieces"]["1024"] == 1.0
-    assert list(found["retriever"].answer_recall) == ["256 x 1", "256 x 4"]
-    assert found["retriever"].answer_recall["256 x 4"]["1024"] == 1.0
+    assert list(found["retriever"].answer_recall) == ["256 x 1", "256 x 2"]
+    assert found["retriever"].answer_recall["256 x 2"]["1024"] == 1.0
     assert found["retriever"].notes == ("mode auto searched exact",)
 
 

@@ -177,6 +177,18 @@ def test_k_counts_passages_and_not_documents(word_encoder):
         assert len(found) == 3
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_two_passages_of_a_document_are_shown_unless_told_otherwise(word_encoder, mode):
+    text = "apples and pears and plums. " * 40
+    with QdrantStore("docs", encoder=word_encoder()) as store:
+        store.add([Document("long", text), Document("short", "apples")])
+        retriever = Retriever(store)
+        found = retriever.search("apples", k=9, mode=mode, passage_tokens=20)
+        assert sorted(p.document_id for p in found) == ["long", "long", "short"]
+        one = retriever.search("apples", k=9, mode=mode, passage_tokens=20, per_document=1)
+        assert sorted(p.document_id for p in one) == ["long", "short"]
+
+
 def test_documents_deleted_while_searching_are_left_out(store):
     class Deleting(QdrantStore):
         """Deletes a document between finding and fetching, as another thread may."""

@@ -73,7 +73,7 @@ def recipe(st_folder):
         config=LandmarkConfig(granularity=4, max_length=48, overlap=4),
         granularities=(2, 4, 8),
         query_granularities=(4,),
-        weights=Weights(part_contrast=0.1, part_scores=0.1, group=0.1),
+        weights=Weights(part_contrast=0.1, part_scores=0.1, group=0.1, relations=0.1),
         steps=20,
         batch_tokens=120,
         learning_rate=1e-3,
@@ -200,6 +200,10 @@ def test_a_teacher_of_another_width_teaches_scores_only(recipe, data, tmp_path, 
         train(wide, data, tmp_path / "run", device="cpu")
     by_scores = replace(wide, weights=replace(recipe.weights, vector=0, landmark=0))
     assert train(by_scores, data, tmp_path / "run", device="cpu").finished
+    first, second = read_log(tmp_path / "run" / "log.jsonl")
+    assert first["relations"] > 0
+    assert second["part_scores"] > 0
+    assert "landmark" not in first
 
 
 def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(recipe, data, tmp_path):

@@ -1,5 +1,7 @@
 """Whitening: the map, what it is learned from, and the layer it becomes in a model folder."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from dataclasses import replace
 
 from sentence_transformers import SentenceTransformer
 
+from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CheckpointError, ConfigError, TrainingDataError
 from lmk_rag.training import Recipe, Source, Whitening, train
 from lmk_rag.training.examples import Example
@@ -18,32 +21,34 @@ from lmk_rag.training.whitening import sample, whitening_matrix
 TEXTS = ["pump", "The pump of station V-7 stops when the valve closes.", "Long text, words. " * 20]
 
 
-def test_the_directions_that_vary_most_are_drawn_in():
-    rows = np.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # variances 4.5 and 0.5
-    found = whitening_matrix(rows, power=0.5, shrinkage=1.0)
+def test_the_largest_directions_are_drawn_in():
+    rows = np.array([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])  # mean squares 4.5 and 0.5
+    found = whitening_matrix(rows, power=0.5, shrinkage=0.2)
     assert found.dtype == np.float32
-    # Their mean is 2.5: (4.5 + 2.5) / 2.5 = 2.8, (0.5 + 2.5) / 2.5 = 1.2.
-    assert found == pytest.approx(np.diag([2.8**-0.5, 1.2**-0.5]), abs=1e-6)
-    found = whitening_matrix(rows + 7, power=0.25, shrinkage=3.0)  # where they lie is no variance
-    assert found == pytest.approx(np.diag([1.6**-0.25, (8 / 7.5) ** -0.25]), abs=1e-6)
+    # Their mean is 2.5: 4.5 / 2.5 + 0.2 = 2, 0.5 / 2.5 + 0.2 = 0.4.
+    assert found == pytest.approx(np.diag([2**-0.5, 0.4**-0.5]), abs=1e-6)
+    rows[:, 1] = 1  # what all share is a direction as well: mean squares 4.5 and 1
+    found = whitening_matrix(rows, power=0.25, shrinkage=1.0)
+    assert found == pytest.approx(np.diag([(7.25 / 2.75) ** -0.25, (3.75 / 2.75) ** -0.25]))
 
 
 def test_all_of_it_leaves_no_direction_before_others():
     rows = np.random.default_rng(0).normal(size=(500, 4)) @ np.diag([5.0, 2.0, 1.0, 0.3])
     rows = rows @ np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0]
     even = rows @ whitening_matrix(rows, power=0.5, shrinkage=1e-9)
-    covariance = np.cov(even.T)
-    assert covariance / covariance[0, 0] == pytest.approx(np.eye(4), abs=1e-3)
+    moment = even.T @ even
+    assert moment / moment[0, 0] == pytest.approx(np.eye(4), abs=1e-3)
 
 
-@pytest.mark.parametrize("rows", [np.zeros((0, 3)), np.ones((1, 3)), np.ones((5, 3))])
-def test_rows_that_do_not_differ_teach_nothing(rows):
-    with pytest.raises(TrainingDataError, match=f"{len(rows)} landmarks of which no two differ"):
-        whitening_matrix(rows, power=0.25, shrinkage=1.0)
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_too_few_rows_are_refused(n):
+    with pytest.raises(TrainingDataError, match=f"{n} landmarks for 3 directions"):
+        whitening_matrix(np.ones((n, 3)), power=0.25, shrinkage=1.0)
 
 
 def test_a_sample_is_even_over_sources():
-    examples = [Example(f"{s}{i}", (), ((0, 2),), s) for s, n in (("a", 9), ("b", 2)) for i in range(n)]
+    names = [("a", f"a{i}") for i in range(9)] + [("b", f"b{i}") for i in range(2)]
+    examples = [Example(text, (), ((0, 2),), source) for source, text in names]
     chosen = sample(examples, 6, seed=1)
     assert [example.source for example in chosen] == ["a"] * 4 + ["b"] * 2
     assert len({example.text for example in chosen}) == 6
@@ -60,14 +65,17 @@ def test_settings_out_of_range_are_refused(wrong):
 
 @pytest.fixture
 def recipe(st_folder, tmp_path):
-    lines = ['{"query": "pump", "positive": "The pump stops %s."}' % ("now " * i) for i in range(1, 9)]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
+    sentence = "The pump stops when the valve closes. "
+    lines = [{"query": "pump", "positive": sentence * i} for i in range(1, 9)]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "pairs.jsonl").write_text(text)
     folder = str(st_folder("bert", pooling="mean"))
     return Recipe(
         sources=(Source("pairs", pairs="pairs.jsonl"),),
         model=folder,
         teacher=folder,
         pooling="mean",
+        config=LandmarkConfig(granularity=4),
         granularities=(4,),
         query_granularities=(4,),
         boundaries=("word",),

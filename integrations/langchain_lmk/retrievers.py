@@ -14,6 +14,7 @@ from langchain_core.retrievers import BaseRetriever, LangSmithRetrieverParams
 from pydantic import ConfigDict
 
 from lmk_rag import Passage, QdrantStore, Retriever
+from lmk_rag.config import PER_DOCUMENT
 from lmk_rag.fusion import CANDIDATES, Fusion
 from lmk_rag.retriever import Mode
 
@@ -55,7 +56,7 @@ class LMKRetriever(BaseRetriever):
     filter: Any = None  # a lmk_rag.store.Filter; the store refuses anything else
     mode: Mode = "auto"
     passage_tokens: int = 256
-    per_document: int = 1
+    per_document: int = PER_DOCUMENT
     candidates: int = CANDIDATES
     fusion: Fusion | None = None
 

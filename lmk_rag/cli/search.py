@@ -22,6 +22,7 @@ from lmk_rag.cli.options import (
     StoreOption,
 )
 from lmk_rag.cli.terminal import print_json, printable, say, shown
+from lmk_rag.config import PER_DOCUMENT
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +45,7 @@ def search(
     ] = 256,
     per_document: Annotated[
         int, typer.Option("--per-document", min=1, help="The most passages of one document.")
-    ] = 1,
+    ] = PER_DOCUMENT,
     mode: Annotated[
         Literal["auto", "exact", "two-stage", "document", "hybrid"],
         typer.Option(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lmk_rag.config import PER_DOCUMENT
 from lmk_rag.evaluation.sets import Answer
 from lmk_rag.progress import progress_bar
 from lmk_rag.types import Floats, Ints
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from lmk_rag.retriever import Mode, Retriever
 
 BUDGETS = (256, 512, 1024)
-# Tokens of a passage, and passages of one document, as asked of the retriever: its defaults, and
-# several of a document.
-PASSAGES = ((256, 1), (256, 4))
+# Tokens of a passage, and passages of one document, as asked of the retriever.
+PASSAGES = ((256, 1), (256, PER_DOCUMENT))
 
 # A run of a document's tokens, end exclusive.
 TokenRange = tuple[str, int, int]

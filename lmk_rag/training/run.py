@@ -242,7 +242,7 @@ def _check_teaching(
     if own != theirs and (recipe.weights.vector or recipe.weights.landmark):
         raise ConfigError(
             f"the teacher's vectors have {theirs} dimensions, the model's {own}; the weights "
-            "vector and landmark have to be 0, while its scores can still be learned"
+            "vector and landmark have to be 0, while its scores and relations can still be learned"
         )
 
 

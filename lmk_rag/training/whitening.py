@@ -1,7 +1,7 @@
 """Even out a trained model's vectors: one linear layer behind the pooling.
 
-Texts differ along a few directions far more than along the others, so that the mean of a long text
-is mostly those few. A map that draws them in by part of their length lets the rest be heard.
+All texts share a few directions far more than the others, so that the mean of a long text is mostly
+those few. A map that draws them in by part of their length lets the rest be heard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Whitening:
 
     Attributes:
         power: 0.5 evens out all that `shrinkage` leaves, 0 nothing.
-        shrinkage: of the mean variance, added to every direction's; more changes less.
+        shrinkage: of the mean over all directions, added to each; more changes less.
         documents: to learn from, as many from each source as from any other.
 
     Raises:
@@ -36,7 +36,7 @@ class Whitening:
     """
 
     power: float = 0.25
-    shrinkage: float = 1.0
+    shrinkage: float = 0.01
     documents: int = 2_000
 
     def __post_init__(self) -> None:
@@ -47,35 +47,35 @@ class Whitening:
 
 
 def whitening_matrix(rows: Floats, *, power: float, shrinkage: float) -> Floats:
-    """Return the map that evens out how rows vary.
+    """Return the map that evens out the directions of rows.
 
-    With variances v along the eigenvectors U of the rows' covariance, and their mean m,
+    With the mean squares v of the rows along the eigenvectors U of their second moment, and the
+    mean m of these,
 
-        U diag(((v + shrinkage * m) / (shrinkage * m)) ** -power) U^T
+        U diag((v / m + shrinkage) ** -power) U^T
 
-    which for power 0.5 and ever less shrinkage is, up to scale, the whitening of Su et al. 2021
-    (arXiv 2103.15316).
+    which for power 0.5 and ever less shrinkage is the whitening of Su et al. 2021 (arXiv
+    2103.15316) without its shift: what all rows share is one of the directions drawn in, and a
+    linear map keeps the mean of landmarks the mean.
 
     Args:
         rows: (N, D).
         power, shrinkage: see `Whitening`.
 
     Returns:
-        (D, D) float32, symmetric. The directions that vary least keep their length.
+        (D, D) float32, symmetric.
 
     Raises:
-        TrainingDataError: fewer than two rows, or no two that differ.
+        TrainingDataError: fewer rows than directions.
     """
     wide = np.asarray(rows, np.float64)
-    centered = wide - wide.mean(axis=0) if len(wide) else wide
-    covariance = centered.T @ centered / max(len(wide), 1)
-    floor = shrinkage * np.trace(covariance) / len(covariance)
-    if not floor > 0:
+    if len(wide) < wide.shape[1]:
         raise TrainingDataError(
-            f"whitening got {len(wide)} landmarks of which no two differ; give it more documents"
+            f"whitening got {len(wide)} landmarks for {wide.shape[1]} directions; expected as many "
+            "at least, so give it more documents"
         )
-    variances, directions = np.linalg.eigh(covariance)
-    scale = ((np.maximum(variances, 0) + floor) / floor) ** -power
+    squares, directions = np.linalg.eigh(wide.T @ wide)
+    scale = (np.maximum(squares, 0) / squares.mean() + shrinkage) ** -power
     return np.asarray((directions * scale) @ directions.T, np.float32)
 
 

@@ -23,6 +23,7 @@ from llama_index.vector_stores.lmk import LMKVectorStore
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.nodes import to_node
 from lmk_rag import Passage, Retriever
+from lmk_rag.config import PER_DOCUMENT
 from lmk_rag.fusion import CANDIDATES
 from lmk_rag.retriever import Mode
 
@@ -66,7 +67,7 @@ class LMKRetriever(BaseRetriever):
         filters: MetadataFilters | None = None,
         doc_ids: Sequence[str] | None = None,
         passage_tokens: int = 256,
-        per_node: int = 1,
+        per_node: int = PER_DOCUMENT,
         mode: Mode = "auto",
         candidates: int = CANDIDATES,
         callback_manager: CallbackManager | None = None,
