@@ -73,7 +73,9 @@ def test_our_own_fields_are_indexed(client, store):
 
 def test_both_stages_are_one_query_with_the_filter_in_each(client, store):
     client.calls.clear()
-    Retriever(store, candidates=50).search("apples", k=3, mode="two-stage", filter=Eq("n", 1))
+    Retriever(store, candidates=50).search(
+        "apples", k=3, mode="two-stage", filter=Eq("n", 1), per_document=1
+    )
     (query,) = asked(client, "query")
     assert query["using"] == LANDMARKS
     assert query["group_by"] == "document_id"
