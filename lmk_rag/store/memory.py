@@ -150,15 +150,19 @@ class MemoryIndex:
         self, ids: list[str], scores: Floats, limit: int, per_document: int
     ) -> list[Found]:
         per: dict[str, list[Found]] = {}
+        places = 0  # that the documents found so far can still fill
         for i in np.argsort(-scores, kind="stable"):
             document_id = self._entries[ids[i]].document_id
-            if document_id not in per and len(per) == limit:
-                if per_document == 1:
-                    break  # every group is full
-                continue
-            found = per.setdefault(document_id, [])
-            if len(found) < per_document:
-                found.append(Found(ids[i], document_id, float(scores[i])))
+            if document_id not in per:
+                if len(per) == limit:
+                    continue
+                per[document_id] = []
+                places += min(per_document, len(self._points[document_id]))
+            if len(per[document_id]) < per_document:
+                per[document_id].append(Found(ids[i], document_id, float(scores[i])))
+                places -= 1
+                if places == 0 and len(per) == limit:
+                    break
         return [hit for hits in per.values() for hit in hits]
 
     def _scores(
