@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,12 @@ def read_modules(folder: Path) -> ModuleSettings:
     Raises:
         CheckpointError: a module or pooling we can't reproduce exactly.
     """
-    if not (folder / "modules.json").is_file():
+    modules = _modules(folder)
+    if not modules:
         return ModuleSettings(transformer=folder, pooling="lmk", config=LandmarkConfig())
     settings: dict[str, Any] = {}
     granularity = None
-    for kind, path in _modules(folder):
+    for kind, path in modules:
         if kind in ("Transformer", "LandmarkTransformer"):
             saved: dict[str, Any] = next(
                 (read_json(path / f) for f in _TRANSFORMER_FILES if (path / f).is_file()), {}
@@ -79,7 +81,7 @@ def read_modules(folder: Path) -> ModuleSettings:
                 granularity = saved.get("eval_splitter_granularity", 32)
         elif kind in ("Pooling", "LandmarkPooling"):
             settings["pooling"] = _pooling(read_json(path / "config.json"), kind, path)
-    dense_files, activations = read_dense_modules(folder)
+    dense_files, activations = _dense(modules)
     if granularity is not None:
         settings["pooling"] = "lmk"
     return ModuleSettings(
@@ -97,8 +99,12 @@ def read_dense_modules(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]
     Raises:
         CheckpointError: a layer we can't reproduce exactly.
     """
+    return _dense(_modules(folder))
+
+
+def _dense(modules: Sequence[tuple[str, Path]]) -> tuple[tuple[Path, ...], tuple[str, ...]]:
     files, activations = [], []
-    for kind, path in _modules(folder):
+    for kind, path in modules:
         if kind == "Dense":
             saved = read_json(path / "config.json")
             if saved.get("module_input_name", "sentence_embedding") != "sentence_embedding":
