@@ -21,7 +21,7 @@ from lmk_rag.training.examples import Example, Query, from_pairs, read_pairs
 from lmk_rag.training.loss import LandmarkLoss, Weights
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.retromae import mask_tokens
-from lmk_rag.training.run import read_source
+from lmk_rag.training.sources import read_source
 from lmk_rag.training.start import build_model
 from lmk_rag.training.watch import read_log
 

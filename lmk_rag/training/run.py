@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from datasets import Dataset
@@ -22,22 +20,16 @@ from transformers import set_seed
 
 from lmk_rag.checkpoint import minilm
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.errors import ConfigError, TrainingDataError
+from lmk_rag.errors import ConfigError
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
-from lmk_rag.training.examples import (
-    Example,
-    concatenate,
-    from_pairs,
-    from_texts,
-    read_pairs,
-    read_texts,
-)
+from lmk_rag.training.examples import Example
 from lmk_rag.training.loss import LandmarkLoss
 from lmk_rag.training.modules import LandmarkTransformer
 from lmk_rag.training.precision import MasterWeights
-from lmk_rag.training.recipe import Recipe, Source
+from lmk_rag.training.recipe import Recipe
 from lmk_rag.training.retromae import RetroMAELoss
+from lmk_rag.training.sources import read_source
 from lmk_rag.training.start import build_model, landmark_transformer
 from lmk_rag.training.teacher import Teacher
 from lmk_rag.training.watch import (
@@ -50,8 +42,6 @@ from lmk_rag.training.watch import (
 )
 from lmk_rag.training.whitening import whitening_layer
 from lmk_rag.writing import write_text
-
-_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True)
@@ -183,37 +173,6 @@ def _save(
             layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
         model.append(layer)
         model.save_pretrained(str(folder), create_model_card=False)
-
-
-def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
-    """Read the examples of one source."""
-    pairs = read_pairs(data / source.pairs) if source.pairs else []
-    if source.texts is not None:
-        texts = _drawn(read_texts(data / source.texts), source, recipe)
-        examples = from_texts(texts, pairs, length=recipe.piece, source=source.name)
-    elif source.join > 1:
-        drawn = _drawn(pairs, source, recipe)
-        examples = concatenate(drawn, source.join, source.name, recipe.seed)
-    else:
-        examples = from_pairs(_drawn(pairs, source, recipe), source.name)
-    if not examples:
-        raise TrainingDataError(
-            f"source {source.name!r} gives no example: {len(pairs)} pairs, join {source.join}"
-        )
-    if pairs and not any(example.queries for example in examples):
-        raise TrainingDataError(
-            f"source {source.name!r}: none of the {len(pairs)} positives of {source.pairs} begins "
-            f"in a text of {source.texts}; expected texts that hold them, letter by letter"
-        )
-    return examples
-
-
-def _drawn(rows: list[_Row], source: Source, recipe: Recipe) -> list[_Row]:
-    """Return at most `source.limit` rows, drawn with the seed, in their order."""
-    if source.limit is None or source.limit >= len(rows):
-        return rows
-    draw = random.Random(f"{recipe.seed}:{source.name}")  # noqa: S311  # not for secrets
-    return [rows[i] for i in sorted(draw.sample(range(len(rows)), source.limit))]
 
 
 def _claim(output: Path, recipe: Recipe) -> None:
