@@ -4,9 +4,9 @@
 
 A set is a folder in BEIR form (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv). Every document is
 encoded once; vectors are kept in --cache, which `lmk-rag eval` can share. For each query, the ten
-best documents by MaxSim over all landmarks are compared with the documents of the first 100, 200
-and 400 candidates of a first stage: the document vectors alone, or the segments by the sections
-that the store keeps (means of up to 8 landmarks).
+best documents by MaxSim of the query's parts and all landmarks are compared with the documents of
+the first 100, 200 and 400 candidates of a first stage: the document vectors alone, or the segments
+by the sections that the store keeps (means of up to 8 landmarks).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from rich.console import Console
 from lmk_rag import LandmarkEncoder
 from lmk_rag.evaluation import load_set
 from lmk_rag.evaluation.cache import ArrayCache
-from lmk_rag.evaluation.encodings import Rows, encode_landmarks, encode_queries
-from lmk_rag.store.points import DOCUMENT, SECTIONS, document_points
+from lmk_rag.evaluation.encodings import Rows, encode_landmarks
+from lmk_rag.scoring import max_sim
+from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, document_points
 
 CANDIDATES = (100, 200, 400)
 SETS = ("qmsum_long", "leval_long", "peps_long", "xquad_article/en")
@@ -32,7 +33,8 @@ def measure(folder: Path, encoder: LandmarkEncoder, cache: ArrayCache) -> dict[s
     """Measure one set."""
     data = load_set(folder)
     ours = encode_landmarks(encoder, data.texts, cache, show_progress=True)
-    queries = encode_queries(encoder, list(data.queries.values()), cache)
+    asked = encoder.encode_query_parts(list(data.queries.values()))
+    queries = np.stack([query.vector for query in asked])
     points = [
         point
         for document, embedding in zip(data.documents, ours.embeddings, strict=True)
@@ -42,7 +44,14 @@ def measure(folder: Path, encoder: LandmarkEncoder, cache: ArrayCache) -> dict[s
     owner = np.array([position[str(point.payload["document_id"])] for point in points])
     sections = [point.vectors[SECTIONS] for point in points]
     first = np.cumsum([0, *map(len, sections[:-1])])
-    best = np.argsort(-ours.rows.best(queries), axis=1, kind="stable")[:, :10]
+    landmarks = np.cumsum([0, *(len(point.vectors[LANDMARKS]) for point in points[:-1])])
+    documents = np.flatnonzero(np.diff(owner, prepend=-1))
+    best = np.stack(
+        [
+            np.argsort(-np.maximum.reduceat(scores, documents), kind="stable")[:10]
+            for scores in (max_sim(query.rows, ours.rows.vectors, landmarks) for query in asked)
+        ]
+    )
     stages = {  # (queries, candidates) scores, and the document of each candidate
         DOCUMENT: (queries @ ours.documents.T, np.arange(len(data.documents))),
         SECTIONS: (Rows(np.concatenate(sections), first).best(queries), owner),

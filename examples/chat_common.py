@@ -32,7 +32,7 @@ from lmk_rag.progress import progress_bar
 UNKNOWN = "I don't know"
 # Cosine of the question and a passage's best landmark. With the default model, passages that had
 # nothing to do with a question stayed below 0.22 in trials; those that answered it were above 0.3.
-MIN_SCORE = 0.25
+MIN_SCORE = 0.2
 PASSAGE_TOKENS = 96  # a few sentences: what fits under a citation
 MEMORY_TOKENS = 1500  # of the conversation, so that small local models can hold it
 # Short landmarks that end where sentences do: what fits best is then a sentence.
@@ -276,7 +276,7 @@ def main(
         metavar="S",
         type=float,
         default=MIN_SCORE,
-        help="cosine below which a passage says nothing [%(default)s]",
+        help="score below which a passage says nothing [%(default)s]",
     )
     options = Options(**vars(parser.parse_args(arguments)))
     for stream in (sys.stdin, sys.stdout):

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import LMKError
-from lmk_rag.types import Chunk, Document, DocumentEmbedding, DocumentHit, Passage
+from lmk_rag.types import (
+    Chunk,
+    Document,
+    DocumentEmbedding,
+    DocumentHit,
+    Passage,
+    QueryEmbedding,
+)
 
 if TYPE_CHECKING:
     from lmk_rag.chunker import LandmarkChunker
@@ -38,6 +45,7 @@ __all__ = [
     "LandmarkEncoder",
     "Passage",
     "QdrantStore",
+    "QueryEmbedding",
     "Retriever",
 ]
 

@@ -21,7 +21,8 @@ from lmk_rag.forking import ForkSafeLock
 from lmk_rag.forward import PooledWindow, assemble, is_finite, run_batches, run_windows
 from lmk_rag.landmarks import LandmarkedText, LandmarkTokenizer, Window
 from lmk_rag.progress import progress_bar
-from lmk_rag.types import DocumentEmbedding, Floats
+from lmk_rag.queries import in_parts, part_config
+from lmk_rag.types import DocumentEmbedding, Floats, QueryEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -186,6 +187,21 @@ class LandmarkEncoder:
             return np.zeros((0, self.dim), dtype=np.float32)
         return np.stack([embedding.vector for embedding in found])
 
+    def encode_query_parts(self, texts: Sequence[str]) -> list[QueryEmbedding]:
+        """Encode queries as multi-vectors: what finds most, see `QueryEmbedding`.
+
+        One forward pass gives both; `vector` is that of `encode_queries` (float32: 1e-5), but for
+        queries of several windows, which end elsewhere. A part is two tokens; where landmarks are
+        inserted, a landmark's stretch.
+
+        Raises:
+            as `encode_documents`.
+        """
+        _check_texts(texts)
+        config = part_config(self.config, inserts_landmarks=self.pooling == "lmk")
+        found = self._encode(list(texts), config.query_prompt, 0, False, config)
+        return [in_parts(embedding) for embedding in found]
+
     def save(self, folder: str | Path) -> None:
         """Write model, tokenizer and config; `LandmarkEncoder(folder)` gives equal vectors."""
         self._check_open()
@@ -223,7 +239,11 @@ class LandmarkEncoder:
         return _restore, self._settings
 
     def _lay_out(
-        self, texts: Sequence[str], prompt: str | None, first_index: int = 0
+        self,
+        texts: Sequence[str],
+        prompt: str | None,
+        first_index: int = 0,
+        config: LandmarkConfig | None = None,
     ) -> list[LandmarkedText]:
         layouts = []
         for index, text in enumerate(texts, first_index):
@@ -232,7 +252,7 @@ class LandmarkEncoder:
             try:
                 layouts.append(
                     self._tokenizer.lay_out(
-                        text, self.config, prompt=prompt, max_length=self.max_length
+                        text, config or self.config, prompt=prompt, max_length=self.max_length
                     )
                 )
             except TextTooLongError as error:
@@ -240,10 +260,15 @@ class LandmarkEncoder:
         return layouts
 
     def _encode(
-        self, texts: Sequence[str], prompt: str | None, first_index: int, show_progress: bool
+        self,
+        texts: Sequence[str],
+        prompt: str | None,
+        first_index: int,
+        show_progress: bool,
+        config: LandmarkConfig | None = None,
     ) -> list[DocumentEmbedding]:
         self._check_open()
-        layouts = self._lay_out(texts, prompt, first_index)
+        layouts = self._lay_out(texts, prompt, first_index, config)
         windows = [(i, window) for i, layout in enumerate(layouts) for window in layout.windows]
         pooled: list[PooledWindow | None] = [None] * len(windows)
         with progress_bar("encoding windows", len(windows), show=show_progress) as advance:

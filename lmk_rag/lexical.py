@@ -6,9 +6,13 @@ BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009, secti
     norm = 1 - B + B * length / average
 
 The last factor depends on the text alone and is what a text's vector holds; a query's vector
-holds qtf, how often the query has the term; Qdrant multiplies by idf when it searches. A term's
+holds qtf, how often the query has the term; Qdrant multiplies by idf when it searches. A word's
 index is the CRC-32 of its UTF-8: the same in every process, with no table to keep. Two terms with
-one CRC-32 count as one term.
+one index count as one term.
+
+Two words next to each other are a term as well, with half the weight: "user interface" is more
+than both words somewhere. So phrases count without a phrase being marked, which is the sequential
+dependence of Metzler and Croft (SIGIR 2005) within a bag of terms.
 
 No stemming and no stop words: idf makes frequent words nearly worthless in any language.
 """
@@ -31,6 +35,9 @@ K1, B = 1.2, 0.75
 # The length of a segment, in terms, that counts as usual. It can't follow a collection as it grows,
 # for what is stored would have to be written again (benchmarks/bm25_segments.md).
 AVERAGE = 512
+_DOCUMENT_AVERAGE = 8_192  # likewise, of a document
+_PAIR_WEIGHT = 0.5  # of a pair of words in a query; a word has 1
+_PAIR_FACTOR = np.uint64(0x9E3779B1)  # odd, so that no first word is lost modulo 2**32
 
 _RUN = regex.compile(r"[\p{L}\p{M}\p{N}_]+")
 # Scripts written without spaces between words, and Hangul, whose words carry their particles.
@@ -64,9 +71,24 @@ class WordVector:
         return len(self.indices)
 
 
+@dataclass(frozen=True)
+class WordRule:
+    """What a collection counts of words; all of its points are written by one rule.
+
+    Attributes:
+        average: the length of a segment, in words, that counts as usual.
+        document_average: that of a document; None: words are counted by segment alone.
+        pairs: whether two words next to each other are a term as well.
+    """
+
+    average: int = AVERAGE
+    document_average: int | None = _DOCUMENT_AVERAGE
+    pairs: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Every term of a text, in order.
+    """Every word of a text, in order.
 
     Attributes:
         indices: (T,) int64: CRC-32 of each.
@@ -76,25 +98,29 @@ class Terms:
     indices: Ints
     starts: Ints
 
-    def vector(self, start: int, end: int, *, average: int) -> WordVector:
+    def vector(self, start: int, end: int, *, average: int, pairs: bool) -> WordVector:
         """Return BM25's share of the words that begin in [start, end).
 
         Args:
             start, end: characters.
-            average: the length, in terms, that counts as usual; the same for all of a collection.
+            average: the length, in words, that counts as usual; the same for all of a collection.
+            pairs: count pairs of words too.
 
         Returns:
             values in (0, K1 + 1).
         """
         first, last = np.searchsorted(self.starts, (start, end)).tolist()
-        indices, counts = np.unique(self.indices[first:last], return_counts=True)
+        own = self.indices[first:last]
+        if pairs:
+            own = np.concatenate([own, _pair_indices(own)])
+        indices, counts = np.unique(own, return_counts=True)
         norm = 1 - B + B * (last - first) / average
         values = counts * (K1 + 1) / (counts + K1 * norm)
         return WordVector(indices, values.astype(np.float32))
 
 
 def terms(text: str) -> Terms:
-    """Return the terms of a text; see `words`."""
+    """Return the words of a text as terms; see `words`."""
     found = [
         (index, match.start() + offset)
         for match in _RUN.finditer(text)
@@ -104,10 +130,19 @@ def terms(text: str) -> Terms:
     return Terms(both[:, 0], both[:, 1])
 
 
-def query_vector(text: str) -> WordVector:
-    """Return a query's terms with how often each comes; none where the text has no word."""
-    indices, counts = np.unique(terms(text).indices, return_counts=True)
-    return WordVector(indices, counts.astype(np.float32))
+def query_vector(text: str, *, pairs: bool) -> WordVector:
+    """Return a query's terms with how often each comes; none where the text has no word.
+
+    Args:
+        text: the query.
+        pairs: look for pairs of words too, each counting half.
+    """
+    found = terms(text).indices
+    both = np.concatenate([found, _pair_indices(found)]) if pairs else found
+    weights = np.full(len(both), _PAIR_WEIGHT)
+    weights[: len(found)] = 1
+    indices, inverse = np.unique(both, return_inverse=True)
+    return WordVector(indices, np.bincount(inverse, weights).astype(np.float32))
 
 
 def words(text: str) -> Iterator[tuple[str, int]]:
@@ -121,6 +156,13 @@ def words(text: str) -> Iterator[tuple[str, int]]:
     for match in _RUN.finditer(text):
         for word, offset in _words_of(match[0]):
             yield word, match.start() + offset
+
+
+def _pair_indices(indices: Ints) -> Ints:
+    """Return (T - 1,) the index of each pair of neighbors, in [0, 2**32)."""
+    wide = indices.astype(np.uint64)
+    mixed = wide[:-1] * _PAIR_FACTOR + wide[1:]
+    return np.asarray(mixed & np.uint64(0xFFFFFFFF), np.int64)
 
 
 def _indices_of(run: str) -> tuple[tuple[int, int], ...]:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmk_rag.boundaries import edge_strength
-from lmk_rag.scoring import row_scores
-from lmk_rag.types import Floats, Ints
+from lmk_rag.scoring import max_sim, row_scores
+from lmk_rag.types import Floats, Ints, QueryEmbedding
 
 _SENTENCE, _LINE = 2, 1  # grades of `edge_strength`
+_ONE_GROUP = np.zeros(1, np.int64)
 _MARGIN = 200  # characters of context that tell a sentence end from an abbreviation
 
 
@@ -23,7 +24,7 @@ class Stretch:
         start, end: characters of the segment's text, without white space at either end.
         best_start, best_end: the best landmark's span, within the former.
         first, last: landmarks of the segment, both inclusive.
-        score: cosine of the query and the best landmark.
+        score: MaxSim of the query and the stretch's landmarks.
     """
 
     start: int
@@ -36,20 +37,27 @@ class Stretch:
 
 
 def best_stretches(
-    text: str, spans: Ints, tokens: Ints, rows: Floats, query: Floats, *, budget: int, n: int
+    text: str,
+    spans: Ints,
+    tokens: Ints,
+    rows: Floats,
+    query: QueryEmbedding,
+    *,
+    budget: int,
+    n: int,
 ) -> list[Stretch]:
-    """Return up to `n` stretches that share no landmark, best first.
+    """Return up to `n` stretches that share no landmark, the one of the best landmark first.
 
     Args:
         text: the segment's text.
         spans: (L, 2) characters of `text` per landmark.
         tokens: (L,) content tokens per landmark.
         rows: (L, D) unit-length landmark vectors.
-        query: (D,) unit length.
+        query: its vector finds the best landmarks, its rows score what grew around them.
         budget: the most tokens in a stretch (a single landmark may hold more).
         n: how many.
     """
-    scores = row_scores(query, rows)
+    scores = row_scores(query.vector, rows)
     free = np.ones(len(scores), np.bool_)
     found: list[Stretch] = []
     for best in np.argsort(-scores, kind="stable").tolist():
@@ -67,7 +75,8 @@ def best_stretches(
         if start == end:  # white space only: nothing to show
             continue
         inside = (min(max(core[0], start), end), min(max(core[1], start), end))
-        found.append(Stretch(start, end, *inside, first, last, float(scores[best])))
+        score = float(max_sim(query.rows, rows[first : last + 1], _ONE_GROUP)[0])
+        found.append(Stretch(start, end, *inside, first, last, score))
     return found
 
 

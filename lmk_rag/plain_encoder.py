@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import InputError, NonFiniteError
-from lmk_rag.types import DocumentEmbedding, Floats
+from lmk_rag.queries import vector_only
+from lmk_rag.types import DocumentEmbedding, Floats, QueryEmbedding
 
 Embed = Callable[[list[str]], Sequence[Sequence[float]]]
 
@@ -57,6 +58,10 @@ class PlainEncoder:
     def encode_queries(self, texts: list[str]) -> Floats:
         """Encode queries to (B, D) float32 unit-length rows; errors as `encode_documents`."""
         return self._unit(self._embed_queries, texts)
+
+    def encode_query_parts(self, texts: list[str]) -> list[QueryEmbedding]:
+        """Encode queries; they have no parts, only their vectors."""
+        return [vector_only(vector) for vector in self.encode_queries(texts)]
 
     def _unit(self, embed: Embed, texts: list[str]) -> Floats:
         if not texts:

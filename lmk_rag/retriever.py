@@ -13,9 +13,10 @@ from lmk_rag.config import PER_DOCUMENT, check_int
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import CANDIDATES, Fusion, fuse
 from lmk_rag.passages import Stretch, best_stretches
+from lmk_rag.queries import vector_only
 from lmk_rag.store import Filter, QdrantStore
 from lmk_rag.store.filters import FieldIs
-from lmk_rag.store.operations import Found
+from lmk_rag.store.operations import Found, missing_from
 from lmk_rag.store.points import (
     DOCUMENT,
     LANDMARKS,
@@ -25,7 +26,7 @@ from lmk_rag.store.points import (
     join_segments,
     point_id,
 )
-from lmk_rag.types import DocumentHit, Floats, Passage
+from lmk_rag.types import DocumentHit, Floats, Passage, QueryEmbedding
 
 Mode = Literal["auto", "exact", "two-stage", "document", "hybrid"]
 
@@ -39,7 +40,7 @@ _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
 @dataclass(frozen=True, eq=False)
 class _Query:
-    vector: Floats  # (D,) unit length
+    embedding: QueryEmbedding
     words: str  # read in hybrid mode only
 
 
@@ -58,6 +59,10 @@ class Retriever:
     of up to 8 landmarks) and rescores them by landmarks; `document` ranks by the single document
     vector; `auto` is exact while the collection is small enough for that to be quick, else
     two-stage; `hybrid` joins the ranking of `auto` with that of BM25 over the words.
+
+    Landmarks are compared by MaxSim: a text is read as a multi-vector, its own vector and one per
+    two tokens, and the best landmark of a segment for each of them counts (`lmk_rag.queries`). Of
+    a query given as a vector only that is known.
     """
 
     def __init__(
@@ -72,7 +77,7 @@ class Retriever:
 
     def search(
         self,
-        query: str | Floats,
+        query: str | Floats | QueryEmbedding,
         *,
         k: int = 5,
         filter: Filter | None = None,  # noqa: A002  # the ecosystem's name for it
@@ -84,26 +89,27 @@ class Retriever:
         """Find the passages that answer a query.
 
         Args:
-            query: a question or words, of which a blank one finds nothing; or its (D,) vector.
+            query: a question or words, of which a blank one finds nothing; or what the encoder
+                makes of it, with its parts or as a (D,) vector.
             k: the most passages.
             filter: on metadata.
             mode: see the class.
             passage_tokens: the most tokens in a passage (a single landmark may hold more). A
                 passage grows around its best landmark and ends at sentence ends where it can.
             per_document: the most passages of one document; they don't overlap.
-            words: what hybrid mode looks for by words where `query` is a vector, or where it is
+            words: what hybrid mode looks for by words where `query` is no text, or where it is
                 to be another text; None: the query.
 
         Returns:
-            passages, best first. `score` is the cosine of the query and the passage's best
-            landmark, in [-1, 1]; in `document` mode that of the query and the document; in
-            `hybrid` mode the document's fused score, in [0, 1], while the passage is still the
-            stretch with the best landmark.
+            passages, best first. `score` is MaxSim of the query and the passage's landmarks, a
+            mean of cosines, in [-1, 1]; in `document` mode the cosine of the query and the
+            document; in `hybrid` mode the document's fused score, in [0, 1], while the passage is
+            still the stretch around the best landmark.
 
         Raises:
-            InputError: `query` is neither a string nor a (D,) array, a number is less than 1,
-                or `words` is given in a mode that reads none, or missing in hybrid mode where
-                `query` is a vector.
+            InputError: `query` is neither a string, nor a (D,) array, nor a `QueryEmbedding` of
+                this width, a number is less than 1, or `words` is given in a mode that reads
+                none, or missing in hybrid mode where `query` is no text.
             ConfigError: no such mode.
             CollectionMismatchError: hybrid mode, and the collection holds no words.
             UnsupportedFilterError: the filter can't be applied exactly.
@@ -139,7 +145,7 @@ class Retriever:
                 segment.spans - segment.start,
                 segment.tokens,
                 segment.rows,
-                asked.vector,
+                asked.embedding,
                 budget=passage_tokens,
                 n=per_document,
             )
@@ -153,7 +159,7 @@ class Retriever:
 
     def search_documents(
         self,
-        query: str | Floats,
+        query: str | Floats | QueryEmbedding,
         *,
         k: int = 5,
         filter: Filter | None = None,  # noqa: A002  # as in `search`
@@ -195,19 +201,33 @@ class Retriever:
             raise InputError(f"words is {words!r:.80}; expected a string or None")
         if words is not None and mode != "hybrid":
             raise InputError(f"words are given, which mode={mode!r} does not read; use 'hybrid'")
-        if isinstance(query, np.ndarray):
+        if isinstance(query, np.ndarray | QueryEmbedding):
             if mode == "hybrid" and not (words or "").strip():
                 raise InputError(
                     "the query is a vector only, and hybrid search needs its words too; pass the "
                     "text as words=, or use another mode"
                 )
-            return _Query(_unit(query, self.store.encoder.dim), words or "")
+            return _Query(self._embedding(query), words or "")
         if not isinstance(query, str):
             raise InputError(f"the query is {query!r:.80}; expected a string or an array")
         if not query.strip():
             return None
-        vector: Floats = self.store.encoder.encode_queries([query])[0]
-        return _Query(vector, query if words is None else words)
+        (embedding,) = self.store.encoder.encode_query_parts([query])
+        return _Query(self._embedding(embedding), query if words is None else words)
+
+    def _embedding(self, query: Floats | QueryEmbedding) -> QueryEmbedding:
+        """Check what the encoder, or whoever, made of a query."""
+        width = self.store.encoder.dim
+        if isinstance(query, np.ndarray):
+            return vector_only(_unit(query, width))
+        if query.rows.ndim != 2 or query.rows.shape[1] != width or not len(query.rows):
+            raise InputError(
+                f"the query's rows have shape {query.rows.shape}; expected (P, {width})"
+            )
+        if not np.isfinite(query.rows).all():
+            raise InputError("the query's rows hold NaN or infinity")
+        vector = _unit(query.vector, width)
+        return replace(query, vector=vector) if self.store.takes_parts else vector_only(vector)
 
     def _fetched(
         self,
@@ -246,7 +266,7 @@ class Retriever:
         candidates = max(self.candidates, _SEGMENTS * k)
         while True:
             found = self.store.search_points(
-                query.vector,
+                query.embedding,
                 using=using,
                 limit=k,
                 per_document=per_document,
@@ -267,10 +287,10 @@ class Retriever:
         by_landmarks = self._find(query, depth, 1, where, "auto", insist=False)
         if self.fusion.rule == "weighted":
             # A weight needs both scores of a document; where only one ranking has it, ask.
-            rest = _missing(by_words, by_landmarks, where)
+            rest = missing_from(by_landmarks, by_words, where)
             if rest.values:
                 by_landmarks += self._find(query, len(rest.values), 1, rest, "exact")
-            rest = _missing(by_landmarks, by_words, where)
+            rest = missing_from(by_words, by_landmarks, where)
             if rest.values:
                 by_words += self.store.search_words(query.words, limit=len(rest.values), where=rest)
         points = {hit.document_id: hit.id for hit in [*by_words, *by_landmarks]}
@@ -285,13 +305,6 @@ class Retriever:
 def _reach(passage_tokens: int) -> int:
     """Return how many segments a passage may take in on either side of its own."""
     return -(-2 * passage_tokens // SEGMENT_TOKENS)  # most hold half of that at least
-
-
-def _missing(these: list[Found], there: list[Found], where: Filter | None) -> FieldIs:
-    """Return a filter on the documents of one ranking that another lacks."""
-    known = {hit.document_id for hit in there}
-    ids = tuple(hit.document_id for hit in these if hit.document_id not in known)
-    return FieldIs("document_id", ids, also=where)
 
 
 def _passage(segment: Segment, stretch: Stretch) -> Passage:

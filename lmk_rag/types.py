@@ -79,6 +79,21 @@ class DocumentEmbedding:
 
 
 @dataclass(frozen=True, eq=False)
+class QueryEmbedding:
+    """One encoded query: its single vector, and the multi-vector that finds landmarks.
+
+    Attributes:
+        vector: (D,) float32, unit length.
+        rows: (P, D) float32: `vector` and the vectors of the query's parts, each as long as its
+            share, which sum to 1. So MaxSim with it, the sum over rows of each one's best
+            landmark, is a mean of cosines, in [-1, 1].
+    """
+
+    vector: Floats
+    rows: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Chunk:
     """A run of neighboring landmarks.
 
@@ -132,8 +147,9 @@ class DocumentHit:
 
     Attributes:
         document_id, metadata: those of the document (a fresh metadata dict per hit).
-        score: cosine of the query and the document's best landmark, in `document` mode and the
-            document's vector, in [-1, 1]; in `hybrid` mode the fused score, in [0, 1].
+        score: MaxSim of the query and the landmarks of the document's best segment, in
+            `document` mode the cosine of both vectors, in [-1, 1]; in `hybrid` mode the fused
+            score, in [0, 1].
     """
 
     document_id: str

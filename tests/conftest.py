@@ -45,7 +45,8 @@ from transformers import (
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.types import DocumentEmbedding
+from lmk_rag.queries import in_parts
+from lmk_rag.types import DocumentEmbedding, QueryEmbedding
 
 # The same examples every time; a busy machine is no failure; no fixture here keeps state.
 settings.register_profile(
@@ -402,6 +403,9 @@ class WordEncoder:
 
     def encode_queries(self, texts: list[str]) -> np.ndarray:
         return np.stack([self._embed(text).vector for text in texts])
+
+    def encode_query_parts(self, texts: list[str]) -> list[QueryEmbedding]:
+        return [in_parts(self._embed(text)) for text in texts]
 
     def _embed(self, text: str) -> DocumentEmbedding:
         k = self.config.granularity

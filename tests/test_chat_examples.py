@@ -280,13 +280,13 @@ def fake(example, monkeypatch):
 def searched(monkeypatch):
     """The questions that reach the index."""
     queries = []
-    encode = LandmarkEncoder.encode_queries
+    encode = LandmarkEncoder.encode_query_parts
 
     def recorded(encoder, texts):
         queries.extend(texts)
         return encode(encoder, texts)
 
-    monkeypatch.setattr(LandmarkEncoder, "encode_queries", recorded)
+    monkeypatch.setattr(LandmarkEncoder, "encode_query_parts", recorded)
     return queries
 
 

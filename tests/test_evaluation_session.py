@@ -128,15 +128,39 @@ def test_what_a_fusion_rests_on_keeps_its_own_time(session):
     assert 0 < found["retriever"].seconds <= found["retriever+bm25"].seconds
 
 
+def test_words_are_those_of_the_store_and_fuse_like_bm25(session, bert):
+    found = evaluate(session, "words,chunk-max@16,words+chunk-max@16")
+    assert found["words"].encodings == ("ours",)
+    with QdrantStore("words", encoder=bert) as store:
+        store.add(session.data.documents)
+        for query_id, query in QUERIES.items():
+            hits = store.search_words(query, limit=9)
+            assert session.runs["words"].scores[query_id] == pytest.approx(
+                {hit.document_id: hit.score for hit in hits}
+            )
+    for query_id in QUERIES:
+        cosines, words, fused = (
+            session.runs[name].scores[query_id]
+            for name in ("chunk-max@16", "words", "words+chunk-max@16")
+        )
+        low, high = min(cosines.values()), max(cosines.values())
+        expected = {
+            id_: 0.5 * (cosines[id_] - low) / (high - low)
+            + 0.5 * words.get(id_, 0) / max(words.values())
+            for id_ in TEXTS
+        }
+        assert fused == pytest.approx(expected, abs=1e-5)
+
+
 def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session, bert):
-    found = evaluate(session, "hybrid,landmarks")
+    found = evaluate(session, "hybrid,retriever")
     assert found["hybrid"].encodings == ("ours",)
     assert list(found["hybrid"].answer_recall) == ["256 x 1", "256 x 2"]
     store = QdrantStore("words", encoder=bert)  # its BM25 is not that of bm25s
     store.add(session.data.documents)
     for query_id, query in QUERIES.items():
         matches = {hit.document_id: hit.score for hit in store.search_words(query, limit=9)}
-        cosines = session.runs["landmarks"].scores[query_id]
+        cosines = session.runs["retriever"].scores[query_id]
         low, high = min(cosines.values()), max(cosines.values())
         expected = {
             id_: 0.5 * (cosines[id_] - low) / (high - low)

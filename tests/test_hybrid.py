@@ -1,5 +1,6 @@
 """Hybrid search: every engine against brute force, old collections, vectors with words."""
 
+import itertools
 import math
 import zlib
 from collections import Counter
@@ -56,27 +57,38 @@ def passes(where, metadata):
     }[where]
 
 
-def bm25(documents, query):
-    """BM25 of every document with a word of the query, as the textbook has it."""
-    texts = {d.id: Counter(d.text.split()) for d in documents}
+def with_pairs(text):
+    words = text.split()
+    return words, list(itertools.pairwise(words))
+
+
+def bm25(documents, query, averages=(512, 8_192), pair_weight=0.5):
+    """BM25 of every document with a word of the query, as the textbook has it.
+
+    Each of these has one segment, so both sums differ by the usual length alone.
+    """
+    texts = {d.id: Counter(itertools.chain(*with_pairs(d.text))) for d in documents}
+    lengths = {d.id: len(d.text.split()) for d in documents}
+    asked = [(1, word) for word in with_pairs(query)[0]]
+    asked += [(pair_weight, pair) for pair in with_pairs(query)[1]]
     scores = {}
     for id_, counts in texts.items():
-        norm = 0.25 + 0.75 * counts.total() / 512
         score = 0.0
-        for word in query.split():
-            holding = sum(word in other for other in texts.values())
+        for average, (weight, term) in itertools.product(averages, asked):
+            norm = 0.25 + 0.75 * lengths[id_] / average
+            holding = sum(term in other for other in texts.values())
             idf = math.log((len(texts) - holding + 0.5) / (holding + 0.5) + 1)
-            score += idf * counts[word] * 2.2 / (counts[word] + 1.2 * norm)
+            score += weight * idf * counts[term] * 2.2 / (counts[term] + 1.2 * norm)
         if score > 0:
             scores[id_] = score
     return scores
 
 
-def cosines(encoder, documents, query):
-    vector = encoder.encode_queries([query])[0].astype(np.float64)
+def max_sims(encoder, documents, query):
+    rows = encoder.encode_query_parts([query])[0].rows.astype(np.float64)
     embeddings = encoder.encode_documents([d.text for d in documents])
     return {
-        d.id: float((e.landmarks @ vector).max())
+        d.id: float((rows @ e.landmarks.T).max(axis=1).sum())
         for d, e in zip(documents, embeddings, strict=True)
     }
 
@@ -89,7 +101,7 @@ def ranks(scores):
 def oracle(encoder, documents, query, where, fusion):
     passing = {d.id for d in documents if passes(where, d.metadata)}
     matches = {i: s for i, s in bm25(documents, query).items() if i in passing}
-    near = {i: s for i, s in cosines(encoder, documents, query).items() if i in passing}
+    near = {i: s for i, s in max_sims(encoder, documents, query).items() if i in passing}
     if fusion.rule == "rrf":
         by = [{i: 61 / (60 + r) for i, r in ranks(scores).items()} for scores in (near, matches)]
     else:
@@ -159,9 +171,9 @@ def test_texts_without_words_are_stored_and_count_for_nothing(engine, tmp_path, 
         store.add([Document("marks", "?!? --- !"), Document("a", "pump"), Document("b", "valve")])
         found = store.search_words("pump", limit=9)
         idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)  # of two texts with words one has it
-        norm = 0.25 + 0.75 / 512
+        norms = 0.25 + 0.75 / 512, 0.25 + 0.75 / 8_192  # by segment and by document
         assert [(hit.document_id, hit.score) for hit in found] == [
-            ("a", pytest.approx(idf * 2.2 / (1 + 1.2 * norm)))
+            ("a", pytest.approx(sum(idf * 2.2 / (1 + 1.2 * norm) for norm in norms)))
         ]
         assert store.search_words("?!", limit=9) == store.search_words("absent", limit=9) == []
         hits = Retriever(store).search_documents("?!", k=9, mode="hybrid")  # landmarks alone
@@ -184,7 +196,7 @@ def test_a_document_of_several_segments_counts_once_by_its_best(engine, tmp_path
         segment = store.segments([best])[best]
         assert segment.text.count("needle") == 2
         points = store._backend.scroll(None, fields=["document_id"], vectors=[WORDS])
-        stored = [r.words for r in points if r.payload["document_id"] == "long"]
+        stored = [r.words[WORDS] for r in points if r.payload["document_id"] == "long"]
         holding = [zlib.crc32(b"needle") in vector.indices for vector in stored]
         assert sum(holding) == 2
         hits = Retriever(store).search_documents("needle", k=9, mode="hybrid")
@@ -285,17 +297,21 @@ def test_a_vector_needs_the_words_too(word_encoder):
             Retriever(store, fusion="rrf")
 
 
-def make_old(engine, tmp_path, encoder):
-    """A collection as the version before this one made it."""
+def make_old(engine, tmp_path, encoder, schema=1):
+    """A collection as an earlier version made it."""
     where = {"location": tmp_path / "store", "client": None, "engine": engine}
     if engine == "memory":
         where = {"location": "", "client": QdrantClient(":memory:"), "engine": "auto"}
     backend = open_backend("docs", **where, api_key=None, prefer_grpc=False, timeout=9)
-    settings = collection_settings(encoder, CollectionOptions())
-    del settings["sparse_vectors_config"], settings["metadata"]["lmk_rag"]["average_words"]
-    settings["metadata"]["lmk_rag"]["schema"] = 1
-    if engine == "edge":
+    settings = collection_settings(encoder, EXACT)
+    settings["vectors_config"]["landmarks"].distance = models.Distance.COSINE
+    known = settings["metadata"]["lmk_rag"]
+    known["schema"] = schema
+    del known["average_document_words"], known["word_pairs"]
+    del settings["sparse_vectors_config"]["document_words"]
+    if schema == 1:
         settings["sparse_vectors_config"] = {}
+        del known["average_words"]
     backend.create(settings)
     backend.close()
     return where
@@ -318,12 +334,76 @@ def test_collections_without_words_do_all_but_hybrid(engine, tmp_path, word_enco
             assert store.delete(["2"]) == 1
 
 
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "server path"])
+def test_collections_of_the_last_version_are_written_and_read_by_its_rules(
+    engine, tmp_path, word_encoder
+):
+    encoder = word_encoder(k=5)
+    documents = make_documents(np.random.default_rng(6), range(12))
+    where = make_old(engine, tmp_path, encoder, schema=2)
+    for _ in range(2):
+        with QdrantStore("docs", encoder=encoder, **where) as store:
+            store.add(documents)
+            assert not store.takes_parts
+            query = "w1 w2 w3 w4 w5 w6 w7"
+            found = {h.document_id: h.score for h in store.search_words(query, limit=99)}
+            by_segment = bm25(documents, query, averages=(512,), pair_weight=0)
+            assert found == pytest.approx(by_segment, rel=1e-5)
+            retriever = Retriever(store)
+            (vector,) = encoder.encode_queries([query])
+            (parts,) = encoder.encode_query_parts([query])
+            assert len(parts.rows) == 3
+            by_vector = retriever.search_documents(vector, k=5)
+            for asked in (query, parts):
+                assert retriever.search_documents(asked, k=5) == by_vector
+                assert retriever.search(asked) == retriever.search(vector)
+            assert all(
+                set(record.words) == {"words"}
+                for record in store._backend.scroll(None, fields=(), vectors=[WORDS])
+            )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_words_far_apart_count_for_the_document_that_has_them(engine, tmp_path, word_encoder):
+    filler = " ".join(VOCABULARY)
+    apart = Document("apart", f"the pump {' '.join([filler] * 40)} the gauge")
+    once = Document("once", f"the pump {' '.join([filler] * 40)} the cellar")
+    with open_store(engine, tmp_path, word_encoder(k=16)) as store:
+        store.add([apart, once, *(Document(f"f{i}", filler) for i in range(5))])
+        assert store.count_segments() == 5 + 2 * 3
+        found = store.search_words("pump gauge", limit=9)
+        assert [hit.document_id for hit in found] == ["apart", "once"]
+        idf = [
+            math.log((n - h + 0.5) / (h + 0.5) + 1) for n, h in ((11, 2), (7, 2), (7, 1), (11, 1))
+        ]
+        assert found[0].score > found[1].score + 0.5 * idf[2]
+        segment = store.segments([found[0].id])[found[0].id]
+        assert "gauge" in segment.text  # the rarer of both words
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_words_that_stand_together_count_more_than_words_apart(engine, tmp_path, word_encoder):
+    texts = {
+        "phrase": "a b c the user interface d e f",
+        "apart": "a b user c the d interface e f",
+        "reversed": "a b c the interface user d e f",
+    }
+    with open_store(engine, tmp_path, word_encoder()) as store:
+        store.add(Document(id_, text) for id_, text in texts.items())
+        found = {h.document_id: h.score for h in store.search_words("user interface", limit=9)}
+        assert found["phrase"] > found["apart"] == pytest.approx(found["reversed"])
+        idf = math.log((3 - 1 + 0.5) / (1 + 0.5) + 1)
+        norms = [0.25 + 0.75 * 9 / average for average in (512, 8_192)]
+        more = sum(0.5 * idf * 2.2 / (1 + 1.2 * norm) for norm in norms)
+        assert found["phrase"] - found["apart"] == pytest.approx(more, rel=1e-4)
+
+
 def test_later_schemas_are_refused(word_encoder):
     client = QdrantClient(":memory:")
     settings = collection_settings(word_encoder(), CollectionOptions())
-    settings["metadata"]["lmk_rag"]["schema"] = 3
+    settings["metadata"]["lmk_rag"]["schema"] = 4
     client.create_collection("docs", **settings)
-    with pytest.raises(CollectionMismatchError, match="schema is 3 there and 2 here"):
+    with pytest.raises(CollectionMismatchError, match="schema is 4 there and 3 here"):
         QdrantStore("docs", encoder=word_encoder(), client=client)
     client.close()
 
@@ -338,7 +418,7 @@ def test_an_old_collection_of_another_encoder_is_told_by_the_encoder(tmp_path, w
 def test_a_server_counts_over_the_points_there_are(word_encoder):
     class Recording(QdrantClient):
         def query_points_groups(self, *args, **kwargs):
-            self.asked = getattr(self, "asked", kwargs)  # the first time
+            self.asked = [*getattr(self, "asked", []), kwargs]
             return super().query_points_groups(*args, **kwargs)
 
     client = Recording(":memory:")
@@ -348,15 +428,17 @@ def test_a_server_counts_over_the_points_there_are(word_encoder):
     backend.is_local = False
     store._backend = backend
     found = store.search_words("pump", limit=7, where=Not(Eq("n", 1)))
-    assert (client.asked["using"], client.asked["limit"], client.asked["group_size"]) == (
-        "words", 7, 1
-    )  # fmt: skip
-    assert client.asked["query"].indices == [zlib.crc32(b"pump")]
-    having = models.Filter(must=[models.HasVectorCondition(has_vector="words")])
-    assert client.asked["search_params"].idf == models.IdfCorpusParams(corpus=having)
-    assert client.asked["query_filter"] is not None
+    assert [asked["using"] for asked in client.asked][::2] == ["words", "document_words"]
+    for asked in client.asked[::2]:
+        assert (asked["limit"], asked["group_size"]) == (400, 1)
+        assert asked["query"].indices == [zlib.crc32(b"pump")]
+        having = models.Filter(must=[models.HasVectorCondition(has_vector=asked["using"])])
+        assert asked["search_params"].idf == models.IdfCorpusParams(corpus=having)
+        assert asked["query_filter"] is not None
     idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)
-    assert found[0].score == pytest.approx(idf * 2.2 / (1 + 1.2 * (0.25 + 0.75 / 512)))
+    norms = 0.25 + 0.75 / 512, 0.25 + 0.75 / 8_192
+    expected = sum(idf * 2.2 / (1 + 1.2 * norm) for norm in norms)
+    assert [(hit.document_id, hit.score) for hit in found] == [("a", pytest.approx(expected))]
     client.close()
 
 

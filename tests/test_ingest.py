@@ -180,6 +180,7 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
     other = encoder.encode_documents(["short"])[0]
     wide = replace(embeddings[0], vector=np.ones(5, np.float32))
     nan = replace(embeddings[0], landmarks=np.full_like(embeddings[0].landmarks, np.nan))
+    long = replace(embeddings[0], landmarks=embeddings[0].landmarks * np.float32(1.5))
     encoder.encoded.clear()
     report = store.add_encoded(
         [
@@ -188,6 +189,7 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
             (Document("longer", "short"), embeddings[0]),
             (Document("wide", good[0].text), wide),
             (Document("nan", good[0].text), nan),
+            (Document("long", good[0].text), long),
         ]
     )
     assert encoder.encoded == []
@@ -197,6 +199,7 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
     assert "it is of another text" in reasons["longer"]
     assert "the store has width 32" in reasons["wide"]
     assert "NaN or infinity" in reasons["nan"]
+    assert "has length 1.5; expected unit-length rows" in reasons["long"]
     assert store.add(good).unchanged == ["d0", "d1", "d2"]
 
 

@@ -81,7 +81,7 @@ def test_each_word_knows_where_it_begins():
 
 def test_the_values_are_those_of_bm25():
     text = "pump valve pump filter"  # four terms, where eight are usual
-    vector = terms(text).vector(0, len(text), average=8)
+    vector = terms(text).vector(0, len(text), average=8, pairs=False)
     norm = 1 - 0.75 + 0.75 * 4 / 8
     by_index = dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))
     assert by_index == {
@@ -93,55 +93,112 @@ def test_the_values_are_those_of_bm25():
 
 
 def test_a_query_counts_its_words():
-    vector = query_vector("Pump? The pump!")
+    vector = query_vector("Pump? The pump!", pairs=False)
     by_index = dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))
     assert by_index == {zlib.crc32(b"pump"): 2, zlib.crc32(b"the"): 1}
 
 
+PUMP, VALVE, THE = (zlib.crc32(word) for word in (b"pump", b"valve", b"the"))
+
+
+def pair(first, second):
+    return (first * 0x9E3779B1 + second) % 2**32
+
+
+def test_words_next_to_each_other_are_a_term_too():
+    text = "pump valve pump valve"  # four words, where eight are usual: pairs add no length
+    vector = terms(text).vector(0, len(text), average=8, pairs=True)
+    norm = 1 - 0.75 + 0.75 * 4 / 8
+    twice, once = (n * 2.2 / (n + 1.2 * norm) for n in (2, 1))
+    assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == {
+        PUMP: pytest.approx(twice),
+        VALVE: pytest.approx(twice),
+        pair(PUMP, VALVE): pytest.approx(twice),
+        pair(VALVE, PUMP): pytest.approx(once),
+    }
+    assert np.all(np.diff(vector.indices) > 0)
+
+
+def test_a_pair_counts_half_in_a_query():
+    vector = query_vector("The pump! The pump valve", pairs=True)
+    assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == {
+        THE: 2,
+        PUMP: 2,
+        VALVE: 1,
+        pair(THE, PUMP): 1,
+        pair(PUMP, THE): 0.5,
+        pair(PUMP, VALVE): 0.5,
+    }
+    lone = query_vector("pump", pairs=True)
+    assert (lone.indices.tolist(), lone.values.tolist()) == ([PUMP], [1])
+
+
+@pytest.mark.parametrize("text", ["", "pump"])
+def test_less_than_two_words_make_no_pair(text):
+    found = terms(text)
+    alone, paired = (found.vector(0, 9, average=9, pairs=pairs) for pairs in (False, True))
+    assert alone.indices.tolist() == paired.indices.tolist()
+
+
+def test_a_part_of_a_text_has_the_pairs_within_it():
+    found = terms("the pump valve")
+    vector = found.vector(4, 14, average=9, pairs=True)
+    assert set(vector.indices.tolist()) == {PUMP, VALVE, pair(PUMP, VALVE)}
+
+
 def test_words_with_one_hash_count_as_one_term():
     assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
-    vector = query_vector("plumless buckeroo plumless")
+    vector = query_vector("plumless buckeroo plumless", pairs=False)
     assert (len(vector), vector.values.tolist()) == (1, [3])
 
 
 def test_a_part_of_a_text_has_the_words_that_begin_in_it():
     text = "one two three two"
     found = terms(text)
-    first, second = (found.vector(a, b, average=9) for a, b in ((0, 10), (10, len(text))))
+    first, second = (
+        found.vector(a, b, average=9, pairs=False) for a, b in ((0, 10), (10, len(text)))
+    )
     assert set(first.indices) == {zlib.crc32(w) for w in (b"one", b"two", b"three")}
     assert second.indices.tolist() == [zlib.crc32(b"two")]
 
 
 @pytest.mark.parametrize("text", ["", " \n", "?!", "🚀"])
 def test_a_text_without_words_has_an_empty_vector(text):
-    assert len(query_vector(text)) == len(terms(text).vector(0, 9, average=9)) == 0
+    assert (
+        len(query_vector(text, pairs=False))
+        == len(terms(text).vector(0, 9, average=9, pairs=False))
+        == 0
+    )
 
 
 @given(st.text())
 def test_indices_rise_and_values_are_positive_and_bounded(text):
     found = terms(text)
-    vector = found.vector(0, len(text), average=100)
+    vector = found.vector(0, len(text), average=100, pairs=False)
     assert np.all(np.diff(vector.indices) > 0)
     assert np.all((vector.indices >= 0) & (vector.indices < 2**32))
     assert np.all((vector.values > 0) & (vector.values < 2.2))
     assert np.all(np.diff(found.starts) >= 0)
-    assert set(vector.indices) == set(query_vector(text).indices)
+    assert set(vector.indices) == set(query_vector(text, pairs=False).indices)
     assert all(word and not word.isspace() for word in listed(text))
 
 
 @given(st.text(alphabet="aB_é水ไท 1"), st.integers(0, 30))
 def test_the_parts_of_a_text_have_all_its_words(text, cut):
     found = terms(text)
-    parts = found.vector(0, cut, average=9), found.vector(cut, len(text) + 1, average=9)
+    parts = (
+        found.vector(0, cut, average=9, pairs=False),
+        found.vector(cut, len(text) + 1, average=9, pairs=False),
+    )
     both = set(parts[0].indices) | set(parts[1].indices)
-    assert both == set(found.vector(0, len(text) + 1, average=9).indices)
+    assert both == set(found.vector(0, len(text) + 1, average=9, pairs=False).indices)
 
 
 def test_another_process_makes_the_same_vector():
     code = (
         "from lmk_rag.lexical import terms; v = terms('Größe parseHTML 北京大学').vector(0, 99, "
-        "average=7); print(v.indices.tolist(), v.values.tolist())"
+        "average=7, pairs=True); print(v.indices.tolist(), v.values.tolist())"
     )
-    vector = terms("Größe parseHTML 北京大学").vector(0, 99, average=7)
+    vector = terms("Größe parseHTML 北京大学").vector(0, 99, average=7, pairs=True)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == f"{vector.indices.tolist()} {vector.values.tolist()}"

@@ -12,6 +12,7 @@ from llama_index.core.vector_stores.types import (
     MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
+    VectorStoreQueryMode,
 )
 from qdrant_client import QdrantClient
 
@@ -261,6 +262,30 @@ def test_passages_are_the_cores_with_places_in_the_document(default):
         assert "lmk_best" not in node.get_content("llm") + node.get_content("embed")
     start, end = best.metadata["lmk_best_start"], best.metadata["lmk_best_end"]
     assert "valve" in best.text[start:end]
+
+
+@pytest.mark.parametrize("mode", ["default", "mmr", "hybrid"])
+def test_an_index_asks_in_parts_and_an_embedding_of_something_else_stands_alone(default, mode):
+    texts = {"a": REPORT, "b": FILLER * 9, "c": "The valve is old. " + FILLER * 3}
+    vector_store = LMKVectorStore(embed_model=default)
+    vector_store.add([TextNode(id_=id_, text=text) for id_, text in texts.items()])
+    asked, other = "when does the valve of station seven close?", "the weather"
+
+    def ask(**given):
+        found = vector_store.query(
+            VectorStoreQuery(similarity_top_k=3, mode=VectorStoreQueryMode(mode), **given)
+        )
+        return dict(zip(found.ids, found.similarities, strict=True))
+
+    by_text = ask(query_str=asked)
+    vector, beside = (default.get_query_embedding(text) for text in (asked, other))
+    assert ask(query_str=asked, query_embedding=vector) == pytest.approx(by_text, abs=1e-3)
+    alone = ask(query_str=asked, query_embedding=beside)
+    if mode == "default":  # of the last the parts are not known
+        assert alone == pytest.approx(ask(query_embedding=beside))
+        assert by_text != pytest.approx(ask(query_embedding=vector), abs=1e-2)
+    else:
+        assert alone != pytest.approx(by_text, abs=1e-3)
 
 
 def test_whole_documents_as_nodes_give_several_passages_each(default):

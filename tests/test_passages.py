@@ -6,6 +6,7 @@ import pytest
 from lmk_rag import passages
 from lmk_rag.boundaries import edge_strength
 from lmk_rag.passages import best_stretches
+from lmk_rag.queries import vector_only
 
 
 def lay_out(pieces, scores):
@@ -24,7 +25,13 @@ def find(pieces, scores, *, budget, n=1, tokens=None):
     if tokens is None:
         tokens = [len(piece.split()) for piece in pieces]
     found = best_stretches(
-        text, spans, np.array(tokens), rows, np.array([1, 0], np.float32), budget=budget, n=n
+        text,
+        spans,
+        np.array(tokens),
+        rows,
+        vector_only(np.array([1, 0], np.float32)),
+        budget=budget,
+        n=n,
     )
     return text, found
 

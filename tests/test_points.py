@@ -11,6 +11,8 @@ from qdrant_client.http.api.points_api import jsonable_encoder
 
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.errors import InputError
+from lmk_rag.lexical import WordRule, terms
+from lmk_rag.queries import vector_only
 from lmk_rag.store import Eq
 from lmk_rag.store.points import (
     DOCUMENT,
@@ -47,6 +49,9 @@ class WideEncoder:
     def encode_queries(self, texts):
         return np.stack([random_rows(1, self.dim)[0] for _ in texts])
 
+    def encode_query_parts(self, texts):
+        return [vector_only(vector) for vector in self.encode_queries(texts)]
+
     def _embed(self, text):
         ends = [match.end() for match in re.finditer(r"\n", text)]
         spans = np.array(list(itertools.pairwise([0, *ends])))
@@ -75,7 +80,7 @@ def request_bytes(points):
         models.PointStruct(
             id=point.id,
             vector={name: vector.tolist() for name, vector in point.vectors.items()}
-            | ({} if point.words is None else {"words": sparse(point.words)}),
+            | {name: sparse(words) for name, words in point.words.items()},
             payload=point.payload,
         )
         for point in points
@@ -128,9 +133,12 @@ def test_bytes_are_estimated_from_above(word_encoder, dim):
         embedding = WideEncoder(word_encoder, dim).encode_documents([text])[0]
         embedding.landmarks[:] = rows
         for point in document_points(
-            Document("日本", text), metadata, embedding, "r1", average_words=9
+            Document("日本", text), metadata, embedding, "r1", words=WordRule()
         ):
-            assert len(point.words) == 4
+            assert {name: len(words) for name, words in point.words.items()} == {
+                "words": 8,
+                "document_words": 8,
+            }
             real = request_bytes([point])
             assert real <= point.n_bytes
             assert point.n_bytes < 2 * real + 1_000
@@ -140,11 +148,48 @@ def test_many_words_to_few_landmarks_are_split_under_the_limits_too(word_encoder
     text = "".join(f"{' '.join(f'w{i}x{j}' for j in range(2_000))}\n" for i in range(400))
     encoder = WideEncoder(word_encoder, 2)
     document, embedding = Document("a", text), encoder.encode_documents([text])[0]
-    points = document_points(document, {}, embedding, "r1", average_words=1_024)
+    points = document_points(document, {}, embedding, "r1", words=WordRule(pairs=False))
     assert len(points) > 1
     assert all(request_bytes([point]) <= point.n_bytes < 16 * MIB for point in points)
-    assert sum(len(point.words) for point in points) == 800_000
+    assert sum(len(point.words["words"]) for point in points) == 800_000
     assert len(document_points(document, {}, embedding, "r1")) < len(points)
+
+
+def test_a_very_long_document_counts_its_words_in_volumes(word_encoder):
+    vocabulary = [f"w{i}" for i in range(300)]
+    text = " ".join(np.random.default_rng(2).choice(vocabulary, size=150_000))
+    document, encoder = Document("a", text), word_encoder(k=64, dim=2)
+    embedding = encoder.encode_documents([text])[0]
+    points = document_points(document, {}, embedding, "r1", words=WordRule())
+    of = {i: p.words["document_words"] for i, p in enumerate(points) if "document_words" in p.words}
+    assert list(of) == [0, 64, 128]  # segments of 1,024 words, as many as 65,536 words fill
+    for first, end in itertools.pairwise([*of, len(points)]):
+        stop = points[end].payload["start"] if end < len(points) else len(text)
+        found = terms(text).vector(points[first].payload["start"], stop, average=8_192, pairs=True)
+        assert of[first].indices.tolist() == found.indices.tolist()
+        assert of[first].values == pytest.approx(found.values)
+
+
+def test_words_of_a_document_fit_a_request_where_one_segment_has_many(word_encoder):
+    text = "".join(f"{' '.join(f'w{i}x{j}' for j in range(2_000))}\n" for i in range(100))
+    document = Document("a", text)
+    embedding = WideEncoder(word_encoder, 2).encode_documents([text])[0]
+    points = document_points(document, {}, embedding, "r1", words=WordRule())
+    assert max(len(point.words["words"]) for point in points) > 131_072
+    assert all(request_bytes([point]) <= point.n_bytes < 16 * MIB for point in points)
+
+
+def test_words_by_segment_alone_and_none_at_all(word_encoder):
+    text = "One two. Two three."
+    embedding = word_encoder().encode_documents([text])[0]
+
+    def names(rule):
+        (point,) = document_points(Document("a", text), {}, embedding, "r1", words=rule)
+        return list(point.words)
+
+    assert names(WordRule()) == ["words", "document_words"]
+    assert names(WordRule(document_average=None)) == ["words"]
+    assert names(None) == []
 
 
 def test_a_small_document_is_one_segment_with_everything(word_encoder):

@@ -1,8 +1,9 @@
 """Cosine and MaxSim against plain double loops."""
 
 import numpy as np
+import pytest
 
-from lmk_rag.scoring import best_per_group, row_scores
+from lmk_rag.scoring import max_sim, row_scores
 
 
 def unit_rows(n, width, seed=0):
@@ -39,24 +40,41 @@ def test_scores_stay_between_minus_1_and_1():
     assert row_scores(-row[0], row).tolist() == [-1.0]
 
 
-def test_maxsim_is_the_best_row_of_each_group():
-    scores = np.array([0.1, 0.9, -0.5, -0.7, 0.3], np.float32)
-    best = best_per_group(scores, np.array([0, 2, 4]))
+def test_maxsim_of_one_row_is_the_best_row_of_each_group():
+    rows = np.array([[0.1, 0], [0.9, 0], [-0.5, 0], [-0.7, 0], [0.3, 0]], np.float32)
+    best = max_sim(np.array([[1, 0]], np.float32), rows, np.array([0, 2, 4]))
     assert best.tolist() == [np.float32(0.9), -0.5, np.float32(0.3)]
 
 
-def test_maxsim_equals_a_double_loop():
+def test_each_row_of_the_query_finds_a_best_row_of_its_own():
+    query = np.array([[0.5, 0], [0, 0.25], [0, 0.25]], np.float32)
+    rows = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    assert max_sim(query, rows, np.array([0, 2])).tolist() == [1, pytest.approx(0.3 + 0.4)]
+
+
+@pytest.mark.parametrize("asked", [1, 5, 16, 17, 40])
+def test_maxsim_equals_a_double_loop(asked):
     rng = np.random.default_rng(5)
     sizes = rng.integers(1, 9, size=40)
-    rows, query = unit_rows(int(sizes.sum()), 12), unit_rows(1, 12, seed=9)[0]
+    rows, query = unit_rows(int(sizes.sum()), 12), unit_rows(asked, 12, seed=9) / asked
     first = np.concatenate(([0], np.cumsum(sizes[:-1])))
     expected, at = [], 0
     for size in sizes:
-        expected.append(max(oracle(query, rows[at : at + size])))
+        expected.append(sum(max(oracle(part, rows[at : at + size])) for part in query))
         at += size
-    assert np.allclose(best_per_group(row_scores(query, rows), first), expected, atol=1e-6)
+    assert np.allclose(max_sim(query, rows, first), expected, atol=1e-6)
+    half = max_sim(query, rows.astype(np.float16), first)
+    assert half.dtype == np.float32
+    assert np.allclose(half, expected, atol=2e-3)
+
+
+def test_maxsim_stays_between_minus_1_and_1():
+    row = np.full((1, 3), np.float32(1 / np.sqrt(3)) + np.float32(1e-6), np.float32)
+    for sign in (1, -1):
+        assert max_sim(sign * row, row, np.zeros(1, np.int64)).tolist() == [sign]
 
 
 def test_no_rows_and_no_groups_give_empty_arrays():
     assert row_scores(np.ones(3, np.float32), np.zeros((0, 3), np.float32)).shape == (0,)
-    assert best_per_group(np.zeros(0, np.float32), np.zeros(0, np.int64)).shape == (0,)
+    none = max_sim(np.ones((2, 3), np.float32), np.zeros((0, 3), np.float32), np.zeros(0, np.int64))
+    assert none.shape == (0,)

@@ -7,6 +7,7 @@ from qdrant_client.http.exceptions import UnexpectedResponse
 
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.errors import LMKError, StoreError
+from lmk_rag.queries import vector_only
 from lmk_rag.store import And, Eq, Or
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.points import LANDMARKS, SECTIONS
@@ -80,7 +81,7 @@ def test_both_stages_are_one_query_with_the_filter_in_each(client, store):
     assert query["using"] == LANDMARKS
     assert query["group_by"] == "document_id"
     assert (query["limit"], query["group_size"]) == (3, 1)
-    assert np.shape(query["query"]) == (1, 32)  # a list of rows, as multi-vectors need
+    assert np.shape(query["query"]) == (2, 32)  # the vector and a part
     prefetch = query["prefetch"]
     assert (prefetch.using, prefetch.limit) == (SECTIONS, 50)
     assert np.shape(prefetch.query) == (1, 32)
@@ -114,7 +115,7 @@ def test_documents_that_a_server_did_not_look_for_are_asked_for_again(word_encod
     store._backend = ClientBackend(client, "docs", owned=True)
     store.add(Document(f"d{n}", "pump " * (n + 1) + "valve " * 4, {"n": n % 3}) for n in range(8))
     wanted = [f"d{n}" for n in range(8) if where is None or n % 3 > 0]
-    query = store.encoder.encode_queries(["pump"])[0]
+    (query,) = store.encoder.encode_query_parts(["pump"])
     for using in ("document", LANDMARKS):
         found = store.search_points(query, using=using, limit=8, per_document=2, where=where)
         assert sorted({hit.document_id for hit in found}) == wanted
@@ -235,5 +236,6 @@ def test_scores_of_a_server_are_cut_to_the_range_of_a_cosine(store):
             return models.GroupsResult(groups=[models.PointGroup(id="a", hits=[point])])
 
     backend = ClientBackend(Generous(), "docs", owned=False)
-    found = backend.search(np.ones(32, np.float32), using=LANDMARKS, limit=1)
+    query = vector_only(np.ones(32, np.float32))
+    found = backend.search(query, using=LANDMARKS, limit=1)
     assert [hit.score for hit in found] == [1.0]

@@ -7,6 +7,7 @@ import pytest
 from qdrant_client import QdrantClient, models
 
 from lmk_rag import Document, QdrantStore, Retriever
+from lmk_rag.queries import vector_only
 from lmk_rag.store import And, Eq, Not, Range
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS
@@ -122,7 +123,7 @@ def test_points_are_grouped_by_document(engine, using, tmp_path, word_encoder):
     with open_store(engine, tmp_path, encoder) as store:
         store.add(Document(f"d{i}", text) for i, text in enumerate(texts))
         assert store._backend.count() > 6
-        query = encoder.encode_queries([texts[0][:20]])[0]
+        query = vector_only(encoder.encode_queries([texts[0][:20]])[0])
         for per_document in (1, 2, 9):
             for limit in (1, 2, 9):
                 found = store.search_points(
@@ -151,7 +152,7 @@ def test_two_stages_take_no_more_candidates_than_asked(engine, tmp_path, word_en
     documents.append(Document("needle", f"{filler} pump {filler} {filler}"))
     with open_store(engine, tmp_path, encoder) as store:
         store.add(documents)
-        query = encoder.encode_queries(["pump"])[0]
+        query = vector_only(encoder.encode_queries(["pump"])[0])
 
         def search(n):
             found = store.search_points(query, using=LANDMARKS, limit=9, prefetch=(SECTIONS, n))

@@ -23,7 +23,7 @@ from lmk_rag.fusion import Fusion
 from lmk_rag.plain_encoder import PlainEncoder
 from lmk_rag.retriever import Mode
 from lmk_rag.store import CollectionOptions, DocumentEncoder, Filter
-from lmk_rag.types import DocumentHit, Floats
+from lmk_rag.types import DocumentHit, Floats, QueryEmbedding
 
 
 class LMKVectorStore(VectorStore):
@@ -227,10 +227,7 @@ class LMKVectorStore(VectorStore):
         mode: Mode = "auto",
         **kwargs: Any,
     ) -> list[tuple[Document, float]]:
-        """Find documents, best first, with the cosine of the query and their best landmark.
-
-        In hybrid mode the score is the fused one, from 0 to 1.
-        """
+        """Find documents, best first, with their scores as in `lmk_rag.DocumentHit`."""
         _refuse(kwargs)
         hits = self._retriever.search_documents(query, k=k, filter=filter, mode=mode)
         return self._documents(hits)
@@ -266,10 +263,11 @@ class LMKVectorStore(VectorStore):
         """Find documents that differ from each other; 0 is all difference, 1 all relevance."""
         if not query.strip():
             return []  # as every other search
-        vector = self.store.encoder.encode_queries([query])[0].tolist()
+        _refuse(kwargs)
+        (embedding,) = self.store.encoder.encode_query_parts([query])
         words = query if mode == "hybrid" else None
-        return self.max_marginal_relevance_search_by_vector(
-            vector, k, fetch_k, lambda_mult, filter, mode=mode, words=words, **kwargs
+        return self._diverse(
+            embedding, embedding.vector, k, fetch_k, lambda_mult, filter, mode, words
         )
 
     def max_marginal_relevance_search_by_vector(
@@ -290,13 +288,26 @@ class LMKVectorStore(VectorStore):
         """
         _refuse(kwargs)
         query = _array(embedding)
+        return self._diverse(query, query, k, fetch_k, lambda_mult, filter, mode, words)
+
+    def _diverse(
+        self,
+        query: Floats | QueryEmbedding,
+        vector: Floats,
+        k: int,
+        fetch_k: int,
+        lambda_mult: float,
+        where: Filter | None,
+        mode: Mode,
+        words: str | None,
+    ) -> list[Document]:
         hits = self._retriever.search_documents(
-            query, k=fetch_k if 0 < k < fetch_k else k, filter=filter, mode=mode, words=words
+            query, k=fetch_k if 0 < k < fetch_k else k, filter=where, mode=mode, words=words
         )
         vectors = self.store.document_vectors([hit.document_id for hit in hits])
         hits = [hit for hit in hits if hit.document_id in vectors]
         rows = [vectors[hit.document_id].tolist() for hit in hits]
-        chosen = maximal_marginal_relevance(query, rows, lambda_mult=lambda_mult, k=k)
+        chosen = maximal_marginal_relevance(vector, rows, lambda_mult=lambda_mult, k=k)
         return [document for document, _ in self._documents([hits[i] for i in chosen])]
 
     def _similarity_search_with_relevance_scores(

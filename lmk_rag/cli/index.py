@@ -152,6 +152,7 @@ class _WatchedEncoder:
         self.name, self.dim, self.fingerprint = encoder.name, encoder.dim, encoder.fingerprint
         self.config, self.batch_tokens = encoder.config, encoder.batch_tokens
         self.encode_queries = encoder.encode_queries
+        self.encode_query_parts = encoder.encode_query_parts
         self._encode = encoder.encode_documents
         self._advance = advance
         self._ahead = 0

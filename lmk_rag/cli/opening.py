@@ -37,6 +37,10 @@ class Description:
         """Refuse: no model was loaded."""
         raise NotImplementedError
 
+    def encode_query_parts(self, texts: list[str], /) -> list[Any]:
+        """Refuse: no model was loaded."""
+        raise NotImplementedError
+
 
 @contextmanager
 def open_store(location: str, collection: str, choice: ModelChoice) -> Iterator[QdrantStore]:

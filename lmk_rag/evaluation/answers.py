@@ -10,7 +10,7 @@ import numpy as np
 from lmk_rag.config import PER_DOCUMENT
 from lmk_rag.evaluation.sets import Answer
 from lmk_rag.progress import progress_bar
-from lmk_rag.types import Floats, Ints
+from lmk_rag.types import Floats, Ints, QueryEmbedding
 
 if TYPE_CHECKING:
     from lmk_rag.evaluation.encodings import Pieces
@@ -97,7 +97,7 @@ def piece_recall(
 
 def passage_recall(
     answers: Sequence[Answer],
-    queries: Mapping[str, Floats],
+    queries: Mapping[str, QueryEmbedding],
     words: Mapping[str, str] | None,
     retriever: Retriever,
     offsets: Mapping[str, Ints],
@@ -108,8 +108,8 @@ def passage_recall(
 
     Args:
         answers: what should be shown.
-        queries: (D,) vectors by id.
-        words: texts of the queries by id, for hybrid search; None: by vectors alone.
+        queries: by id.
+        words: texts of the queries by id, for hybrid search; None: by landmarks alone.
         retriever: over a store of the documents.
         offsets: (T, 2) characters of each document's tokens, by id.
         show_progress: draw a bar on a terminal.
@@ -132,7 +132,7 @@ def passage_recall(
 
 def _passages(
     retriever: Retriever,
-    query: Floats,
+    query: QueryEmbedding,
     words: str | None,
     offsets: Mapping[str, Ints],
     tokens: int,

@@ -17,11 +17,13 @@ Kind = Literal[
     "landmarks",
     "mixed",
     "retriever",
+    "words",
     "hybrid",
     "fusion",
 ]
 BASE_KINDS = ("cut", "chunk-mean", "chunk-max")
-OUR_KINDS = ("document", "landmarks", "mixed", "retriever", "hybrid")
+OUR_KINDS = ("document", "landmarks", "mixed", "retriever", "words", "hybrid")
+WORD_KINDS = ("bm25", "words")
 
 DEFAULT_METHODS = (
     "bm25,cut@512,document,landmarks,mixed,retriever,hybrid,"
@@ -30,8 +32,9 @@ DEFAULT_METHODS = (
 )
 HELP = (
     "cut@N: the base model reads N tokens; chunk-mean@N, chunk-max@N, @N/O: its pieces of N tokens "
-    "(overlapping by O), each read alone; bm25; document, landmarks, mixed (the mean of both "
-    "scores), retriever, hybrid: ours; A+B: both fused, with bm25 as hybrid does, else by ranks"
+    "(overlapping by O), each read alone; bm25; ours: document, landmarks (the best one for the "
+    "query's vector), mixed (the mean of both scores), retriever, words (BM25 as hybrid counts "
+    "it), hybrid; A+B: both fused, with bm25 or words as hybrid does, else by ranks"
 )
 
 _SIZED = re.compile(r"(cut|chunk-mean|chunk-max)@(\d+)(?:/(\d+))?")
@@ -76,7 +79,7 @@ class Method:
         """Whether two methods are fused as hybrid search does: words with scores of every text."""
         kinds = [part.kind for part in self.parts]
         complete = not {"retriever", "hybrid", "fusion"} & set(kinds)
-        return complete and kinds.count("bm25") == 1
+        return complete and sum(kind in WORD_KINDS for kind in kinds) == 1
 
 
 def parse_methods(text: str) -> list[Method]:

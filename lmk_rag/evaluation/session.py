@@ -19,7 +19,7 @@ from lmk_rag.evaluation.encodings import (
     encode_pieces,
     encode_queries,
 )
-from lmk_rag.evaluation.methods import OUR_KINDS, Method
+from lmk_rag.evaluation.methods import OUR_KINDS, WORD_KINDS, Method
 from lmk_rag.evaluation.metrics import MethodResult, by_length, by_passkey_length, judge, means
 from lmk_rag.evaluation.runs import DEPTH, Run, fuse_scores, run_of, score_rows
 from lmk_rag.fusion import Fusion
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lmk_rag.evaluation.baseline import Baseline
     from lmk_rag.evaluation.cache import ArrayCache
     from lmk_rag.evaluation.sets import RetrievalSet
-    from lmk_rag.types import Floats, Ints
+    from lmk_rag.types import Floats, Ints, QueryEmbedding
 
 # Rankings that a method returns, and the names of the encodings they rest on.
 _Ranked = tuple[Run, tuple[str, ...]]
@@ -73,6 +73,7 @@ class SetSession:
         self._queries = list(data.queries.values())
         self._document_ids = [document.id for document in data.documents]
         self._vectors: dict[str, Floats] = {}
+        self._in_parts: list[QueryEmbedding] | None = None
         self._landmarks: Landmarks | None = None
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._cuts: dict[int, Floats] = {}
@@ -114,7 +115,7 @@ class SetSession:
         """Encode what a method needs, so that its own time is that of ranking."""
         if method.kind in ("document", "landmarks", "mixed"):
             self._ours()
-        elif method.kind in ("retriever", "hybrid"):
+        elif method.kind in ("retriever", "words", "hybrid"):
             self._opened_store()
         elif method.kind == "cut":
             self._cut(method.size)
@@ -122,7 +123,9 @@ class SetSession:
         elif method.needs_base and method.kind != "fusion":
             self._piece(method)
             self._asked(self._need_base().piece_encoder(method.size))
-        if method.kind in OUR_KINDS:
+        if method.kind in ("retriever", "hybrid"):
+            self._asked_in_parts()
+        elif method.kind in OUR_KINDS and method.kind != "words":
             self._asked(self._need_encoder())
         for part in method.parts:
             self._prepare(part)
@@ -132,8 +135,8 @@ class SetSession:
             return self.runs[method.name], self._rests_on[method.name]
         started = time.perf_counter()
         if method.kind == "fusion":
-            # BM25 comes second, wherever it was named: only its scores count from 0.
-            parts = sorted(method.parts, key=lambda part: part.kind == "bm25")
+            # Words come second, wherever they were named: only their scores count from 0.
+            parts = sorted(method.parts, key=lambda part: part.kind in WORD_KINDS)
             (first, ours), (second, theirs) = (self._part(part) for part in parts)
             run = fuse_scores(
                 method.name,
@@ -166,6 +169,8 @@ class SetSession:
             if self._bm25 is None:
                 self._bm25 = bm25_scores(self.data.texts, self._queries)
             return self._bm25, ()
+        if method.kind == "words":
+            return self._word_scores(), ("ours",)
         if method.kind == "cut":
             base = self._need_base().encoder(method.size)
             queries = self._asked(base)
@@ -185,17 +190,28 @@ class SetSession:
             best = (best + queries @ ours.documents.T) / 2
         return best, ("ours",)
 
+    def _word_scores(self) -> Floats:
+        """Ask the store by words alone."""
+        store, depth = self._opened_store(), len(self._document_ids)
+        found = {
+            id_: {hit.document_id: hit.score for hit in store.search_words(text, limit=depth)}
+            for id_, text in self.data.queries.items()
+        }
+        return score_rows(Run("words", found), self._query_ids, self._document_ids)
+
     def _retrieved(self, method: Method) -> Run:
         """Ask the retriever, as users do."""
         store = self._opened_store()
         retriever = Retriever(store)
         found = {}
-        vectors = self._asked(self._need_encoder())
+        embeddings = self._asked_in_parts()
         mode: Mode = "hybrid" if method.kind == "hybrid" else "auto"
-        with progress_bar(method.name, len(vectors), show=self._show) as advance:
-            for (query_id, text), vector in zip(self.data.queries.items(), vectors, strict=True):
+        with progress_bar(method.name, len(embeddings), show=self._show) as advance:
+            for (query_id, text), embedding in zip(
+                self.data.queries.items(), embeddings, strict=True
+            ):
                 words = text if mode == "hybrid" else None
-                query = vector if text.strip() else text  # a blank one finds nothing
+                query = embedding if text.strip() else text  # a blank one finds nothing
                 hits = retriever.search_documents(query, k=DEPTH, mode=mode, words=words)
                 found[query_id] = {hit.document_id: hit.score for hit in hits}
                 advance(1)
@@ -221,10 +237,9 @@ class SetSession:
                 )
             }
         if method.kind in ("retriever", "hybrid"):
-            vectors = self._asked(self._need_encoder())
             return passage_recall(
                 answers,
-                dict(zip(self._query_ids, vectors, strict=True)),
+                dict(zip(self._query_ids, self._asked_in_parts(), strict=True)),
                 self.data.queries if method.kind == "hybrid" else None,
                 Retriever(self._opened_store()),
                 dict(zip(self._document_ids, self._all_offsets(), strict=True)),
@@ -272,6 +287,12 @@ class SetSession:
         if encoder.fingerprint not in self._vectors:
             self._vectors[encoder.fingerprint] = encode_queries(encoder, self._queries, self._cache)
         return self._vectors[encoder.fingerprint]
+
+    def _asked_in_parts(self) -> list[QueryEmbedding]:
+        """Return the queries as the retriever reads them, encoded once."""
+        if self._in_parts is None:
+            self._in_parts = self._need_encoder().encode_query_parts(self._queries)
+        return self._in_parts
 
     def _cut(self, window: int) -> Floats:
         if window not in self._cuts:

@@ -33,8 +33,8 @@ from lmk_rag.store.operations import (
     store_locked,
     stored_revisions,
 )
-from lmk_rag.store.points import LANDMARKS, WORDS, Point
-from lmk_rag.types import Floats
+from lmk_rag.store.points import LANDMARKS, Point
+from lmk_rag.types import QueryEmbedding
 
 _PAGE = 256
 _LOCAL_PAGE = 1_000_000  # local mode sorts and tests all points for every page
@@ -99,7 +99,7 @@ class ClientBackend:
             models.PointStruct(
                 id=point.id,
                 vector={name: vector.tolist() for name, vector in point.vectors.items()}
-                | ({} if point.words is None else {WORDS: _sparse(point.words)}),
+                | {name: _sparse(words) for name, words in point.words.items()},
                 payload=point.payload,
             )
             for point in points
@@ -168,7 +168,7 @@ class ClientBackend:
 
     def search(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -198,15 +198,17 @@ class ClientBackend:
             found = self._groups(request, condition, limit)
         return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
 
-    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+    def search_words(
+        self, query: WordVector, *, using: str, limit: int, where: Where = None
+    ) -> list[Found]:
         """Find points by words; see `Backend.search_words`."""
         # A server counts over its index otherwise, where deleted points stay for a while;
         # versions that don't know this parameter go on doing so.
-        corpus = models.Filter(must=[models.HasVectorCondition(has_vector=WORDS)])
+        corpus = models.Filter(must=[models.HasVectorCondition(has_vector=using)])
         params = models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
         request: dict[str, Any] = {
             "query": _sparse(query),
-            "using": WORDS,
+            "using": using,
             "group_size": 1,
             "search_params": None if self.is_local else params,
         }

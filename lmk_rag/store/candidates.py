@@ -12,6 +12,8 @@ from lmk_rag.errors import InputError
 from lmk_rag.store.metadata import Json, canonical_json, clean_metadata, surrogate_at
 from lmk_rag.types import Document, DocumentEmbedding
 
+_UNIT = 1e-3  # what half precision leaves of a length of 1
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -82,6 +84,10 @@ def embedding_fault(embedding: DocumentEmbedding, text: str, dim: int) -> str | 
         )
     if not (np.isfinite(embedding.vector).all() and np.isfinite(embedding.landmarks).all()):
         return "its embedding holds NaN or infinity"
+    lengths = np.linalg.norm(embedding.landmarks, axis=1)
+    if np.abs(lengths - 1).max() > _UNIT:  # dot products would be no cosines
+        worst = lengths[np.abs(lengths - 1).argmax()]
+        return f"a landmark of its embedding has length {worst:.4g}; expected unit-length rows"
     return None
 
 

@@ -34,8 +34,8 @@ from lmk_rag.store.operations import (
     store_locked,
     stored_revisions,
 )
-from lmk_rag.store.points import WORDS, Point
-from lmk_rag.types import Floats
+from lmk_rag.store.points import Point
+from lmk_rag.types import QueryEmbedding
 
 _PAGE = 256
 _EXACT_POINTS = 20_000
@@ -90,8 +90,9 @@ class EdgeBackend:
         """Create the collection; the metadata file comes last and makes it whole."""
         edge = self._edge
         vectors = {name: self._params(v) for name, v in settings["vectors_config"].items()}
-        words = edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)
-        config = edge.EdgeConfig(vectors=vectors, sparse_vectors={WORDS: words})
+        sparse = edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)
+        words = dict.fromkeys(settings["sparse_vectors_config"], sparse)
+        config = edge.EdgeConfig(vectors=vectors, sparse_vectors=words)
         self._path.mkdir(parents=True, exist_ok=True)
         if any(self._path.iterdir()):  # left by a run that was killed here; nothing is in it yet
             self._shard = self._load()
@@ -115,7 +116,7 @@ class EdgeBackend:
             self._edge.Point(
                 point.id,
                 {name: vector.tolist() for name, vector in point.vectors.items()}
-                | ({} if point.words is None else {WORDS: self._sparse(point.words)}),
+                | {name: self._sparse(words) for name, words in point.words.items()},
                 point.payload | {FLAGS: bool_flags(point.payload["metadata"])},
             )
             for point in points
@@ -166,7 +167,7 @@ class EdgeBackend:
 
     def search(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -188,13 +189,15 @@ class EdgeBackend:
         )
         return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
 
-    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+    def search_words(
+        self, query: WordVector, *, using: str, limit: int, where: Where = None
+    ) -> list[Found]:
         """Find points by words; see `Backend.search_words`."""
         edge = self._edge
         # The engine counts over its index otherwise, where deleted points stay for a while.
-        corpus = edge.Filter(must=[edge.HasVectorCondition(WORDS)])
+        corpus = edge.Filter(must=[edge.HasVectorCondition(using)])
         params = edge.SearchParams(idf=edge.IdfParams(corpus=corpus))
-        nearest = edge.Query.Nearest(self._sparse(query), using=WORDS)
+        nearest = edge.Query.Nearest(self._sparse(query), using=using)
         return self._grouped(nearest, where, limit, 1, params=params)
 
     def _grouped(
@@ -261,7 +264,9 @@ class EdgeBackend:
         graph = params.hnsw_config
         return edge.EdgeVectorParams(
             size=params.size,
-            distance=edge.Distance.Cosine,
+            distance=edge.Distance.Dot
+            if params.distance == models.Distance.DOT
+            else edge.Distance.Cosine,
             datatype=edge.VectorStorageDatatype.Float16 if half else None,
             memory=edge.Memory.Cold if params.on_disk else None,
             multivector_config=edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
@@ -279,7 +284,7 @@ class EdgeBackend:
     def _index(self, name: str, kind: Any) -> None:
         self._update(self._edge.UpdateOperation.create_field_index(name, kind))
 
-    def _nearest(self, query: Floats, using: str) -> Any:
+    def _nearest(self, query: QueryEmbedding, using: str) -> Any:
         return self._edge.Query.Nearest(query_rows(query, using), using=using)
 
     def _sparse(self, vector: WordVector) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lmk_rag.errors import InputError, NonFiniteError, StoreError
+from lmk_rag.lexical import WordRule
 from lmk_rag.progress import progress_bar
 from lmk_rag.store.candidates import Candidate, Skipped, check_document, embedding_fault
 from lmk_rag.store.filters import FieldIs
@@ -54,11 +55,11 @@ def ingest(
     encoder: DocumentEncoder,
     documents: Iterable[tuple[Document, DocumentEmbedding | None]],
     *,
-    average_words: int | None,
+    words: WordRule | None,
     show_progress: bool,
     on_progress: Callable[[int], None] | None,
 ) -> AddReport:
-    """Store documents; see `QdrantStore.add`, and `document_points` for `average_words`."""
+    """Store documents; see `QdrantStore.add`, and `document_points` for `words`."""
     report = AddReport()
     checked = (check_document(d, e, encoder.fingerprint) for d, e in documents)
     max_chars = _GROUP_BATCHES * _CHARS_PER_TOKEN * encoder.batch_tokens
@@ -73,7 +74,7 @@ def ingest(
                 on_progress(decided)
 
         for group in _groups(checked, report, max_chars):
-            _add_group(backend, encoder, group, report, average_words)
+            _add_group(backend, encoder, group, report, words)
             note()
         note()
     return report
@@ -84,7 +85,7 @@ def _add_group(
     encoder: DocumentEncoder,
     group: list[Candidate],
     report: AddReport,
-    average_words: int | None,
+    words: WordRule | None,
 ) -> None:
     ids = [candidate.document.id for candidate in group]
     known = backend.revisions(ids)
@@ -100,7 +101,7 @@ def _add_group(
             # Only what was there before is deleted afterwards: of two writers at once, neither
             # can delete what the other has just written.
             before = backend.revisions(ids)
-            points = _points(written, skipped, average_words)
+            points = _points(written, skipped, words)
             for batch in request_batches(points, max_points=_REQUEST_POINTS):
                 backend.upsert(batch)
             old = [
@@ -126,7 +127,7 @@ def _add_group(
 def _points(
     written: Iterable[tuple[Candidate, DocumentEmbedding]],
     skipped: dict[str, Skipped],
-    average_words: int | None,
+    words: WordRule | None,
 ) -> Iterator[Point]:
     """Yield the points of encoded documents; note those that can't be points."""
     for candidate, embedding in written:
@@ -137,7 +138,7 @@ def _points(
                 candidate.metadata,
                 embedding,
                 candidate.revision,
-                average_words=average_words,
+                words=words,
             )
         except InputError as error:
             skipped[document.id] = _skip(candidate, str(error))

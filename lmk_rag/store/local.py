@@ -15,8 +15,8 @@ from lmk_rag.store.filters import FieldIs
 from lmk_rag.store.memory import ENTRY_FIELDS, MemoryIndex
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.operations import Found, Record, Revisions, Where
-from lmk_rag.store.points import WORDS, Point
-from lmk_rag.types import Floats
+from lmk_rag.store.points import Point
+from lmk_rag.types import QueryEmbedding
 
 _EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
 
@@ -107,7 +107,7 @@ class LocalBackend:
 
     def search(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -134,16 +134,20 @@ class LocalBackend:
                 prefetch=prefetch,
             )
 
-    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+    def search_words(
+        self, query: WordVector, *, using: str, limit: int, where: Where = None
+    ) -> list[Found]:
         """Find points by words; see `Backend.search_words`."""
         with self._inner.lock:
             index = self._index()
             ids = self._ids(where)
-            if not index.has_words:
-                records = self._inner.scroll(None, fields=(), vectors=(WORDS,))
-                index.load_words((r.id, r.words) for r in records if r.words is not None)
+            if not index.has_words(using):
+                records = self._inner.scroll(None, fields=(), vectors=(using,))
+                index.load_words(
+                    using, ((r.id, r.words[using]) for r in records if using in r.words)
+                )
             allowed = None if ids is None else set(ids)
-            return index.search_words(query, limit=limit, allowed=allowed)
+            return index.search_words(query, using=using, limit=limit, allowed=allowed)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""

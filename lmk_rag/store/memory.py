@@ -8,16 +8,18 @@ from its first search on, scored by one matrix product. The store's own writes k
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmk_rag.lexical import WordVector
-from lmk_rag.scoring import best_per_group, row_scores
+from lmk_rag.scoring import max_sim
 from lmk_rag.store.filters import FieldIs
 from lmk_rag.store.operations import Found, Revisions, collect_revisions
+from lmk_rag.store.points import LANDMARKS
 from lmk_rag.store.postings import Postings
-from lmk_rag.types import Floats, Ints
+from lmk_rag.types import Floats, Ints, QueryEmbedding
 
 
 class _Entry(NamedTuple):
@@ -39,7 +41,7 @@ class MemoryIndex:
         self._points: dict[str, dict[str, None]] = {}  # by document, in order
         self._rows: dict[str, dict[str, Floats]] = {}  # by vector name and point
         self._stacked: dict[str, tuple[list[str], Floats, Ints]] = {}
-        self._postings: Postings | None = None
+        self._postings: dict[str, Postings] = {}  # by name of the sparse vector
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,7 +59,7 @@ class MemoryIndex:
         id_: str,
         payload: Mapping[str, Any],
         vectors: Mapping[str, Floats],
-        words: WordVector | None = None,
+        words: Mapping[str, WordVector] = MappingProxyType({}),
     ) -> None:
         """Add or replace a point."""
         entry = _Entry._make(payload[name] for name in ENTRY_FIELDS)
@@ -67,8 +69,8 @@ class MemoryIndex:
             by_id.pop(id_, None)
             if name in vectors:
                 by_id[id_] = _as_rows(vectors[name])
-        if self._postings is not None:
-            self._postings.put(id_, words)
+        for name, postings in self._postings.items():
+            postings.put(id_, words.get(name))
         self._stacked.clear()
 
     def remove(self, ids: Iterable[str]) -> None:
@@ -80,8 +82,8 @@ class MemoryIndex:
                 del self._points[document_id]
             for by_id in self._rows.values():
                 by_id.pop(id_, None)
-            if self._postings is not None:
-                self._postings.remove(id_)
+            for postings in self._postings.values():
+                postings.remove(id_)
         self._stacked.clear()
 
     def select(self, which: FieldIs) -> list[str]:
@@ -110,7 +112,7 @@ class MemoryIndex:
 
     def search(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -129,21 +131,19 @@ class MemoryIndex:
         ids, scores = self._scores(query, using, allowed)
         return self._grouped(ids, scores, limit, per_document)
 
-    @property
-    def has_words(self) -> bool:
-        """Whether the words were loaded."""
-        return self._postings is not None
+    def has_words(self, name: str) -> bool:
+        """Whether the words of a sparse vector were loaded."""
+        return name in self._postings
 
-    def load_words(self, vectors: Iterable[tuple[str, WordVector]]) -> None:
+    def load_words(self, name: str, vectors: Iterable[tuple[str, WordVector]]) -> None:
         """Take in the words of every point that has any."""
-        self._postings = Postings(vectors)
+        self._postings[name] = Postings(vectors)
 
     def search_words(
-        self, query: WordVector, *, limit: int, allowed: Collection[str] | None
+        self, query: WordVector, *, using: str, limit: int, allowed: Collection[str] | None
     ) -> list[Found]:
         """Find the best points by words; see `Backend.search_words`, and `search`."""
-        assert self._postings is not None, "load_words comes first"
-        ids, scores = self._postings.search(query, allowed)
+        ids, scores = self._postings[using].search(query, allowed)
         return self._grouped(ids, scores, limit, 1)
 
     def _grouped(
@@ -166,9 +166,10 @@ class MemoryIndex:
         return [hit for hits in per.values() for hit in hits]
 
     def _scores(
-        self, query: Floats, using: str, allowed: Collection[str] | None
+        self, query: QueryEmbedding, using: str, allowed: Collection[str] | None
     ) -> tuple[list[str], Floats]:
         by_id = self._rows[using]
+        asked = query.rows if using == LANDMARKS else query.vector[None]
         if not by_id:
             return [], np.zeros(0, np.float32)
         if allowed is not None and 2 * len(allowed) < len(by_id):
@@ -176,14 +177,14 @@ class MemoryIndex:
             if not chosen:  # nothing is allowed, or only later segments by the document vector
                 return [], np.zeros(0, np.float32)
             ids, rows, first = _stack(chosen)
-            return ids, best_per_group(row_scores(query, rows), first)
+            return ids, max_sim(asked, rows, first)
         if using not in self._stacked:
             ids, rows, first = self._stacked[using] = _stack(by_id)
             ends = np.append(first[1:], len(rows)).tolist()
             for id_, start, end in zip(ids, first.tolist(), ends, strict=True):
                 by_id[id_] = rows[start:end]  # views, so that memory holds them once
         ids, rows, first = self._stacked[using]
-        scores = best_per_group(row_scores(query, rows), first)
+        scores = max_sim(asked, rows, first)
         if allowed is None:
             return ids, scores
         kept = [i for i, id_ in enumerate(ids) if id_ in allowed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,8 +14,8 @@ from lmk_rag.errors import StoreLockedError
 from lmk_rag.lexical import WordVector
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import DOCUMENT, WORDS, Point
-from lmk_rag.types import Floats
+from lmk_rag.store.points import DOCUMENT, DOCUMENT_WORDS, LANDMARKS, WORDS, Point
+from lmk_rag.types import Floats, QueryEmbedding
 
 Where = Filter | FieldIs | None
 
@@ -30,7 +30,7 @@ class Record:
     id: str
     payload: Json
     vectors: dict[str, Floats]
-    words: WordVector | None = None
+    words: dict[str, WordVector] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Backend(Protocol):
 
     def search(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -98,7 +98,7 @@ class Backend(Protocol):
         """Find the best points, at most `per_document` of a document, best documents first.
 
         Args:
-            query: (D,) unit length.
+            query: landmarks are compared with its rows, all else with its vector.
             using: the vector to score by; MaxSim for multi-vectors.
             limit: documents.
             per_document: points per document.
@@ -106,13 +106,16 @@ class Backend(Protocol):
             prefetch: the vector and the number of candidates of a first stage.
         """
 
-    def search_words(self, query: WordVector, *, limit: int, where: Where = None) -> list[Found]:
+    def search_words(
+        self, query: WordVector, *, using: str, limit: int, where: Where = None
+    ) -> list[Found]:
         """Find the points that hold a word of the query, one per document, by BM25, best first.
 
-        How rare a word is gets counted over all points that have words, filter or not.
+        How rare a word is gets counted over all points that have such words, filter or not.
 
         Args:
-            query: its terms, at least one, and how often each comes.
+            query: its terms, at least one, and the weight of each.
+            using: the sparse vector to score by.
             limit: documents.
             where: a filter.
         """
@@ -127,22 +130,33 @@ class Backend(Protocol):
 def read_record(record: Any) -> Record:
     """Turn a point as either client gives it into ours."""
     vectors = dict(record.vector) if isinstance(record.vector, dict) else {}
-    sparse = vectors.pop(WORDS, None)
+    sparse = {name: vectors.pop(name) for name in (WORDS, DOCUMENT_WORDS) if name in vectors}
     return Record(
         id=str(record.id),
         payload=dict(record.payload or {}),
         vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
-        words=None
-        if sparse is None
-        else WordVector(
-            np.asarray(sparse.indices, np.int64), np.asarray(sparse.values, np.float32)
-        ),
+        words={
+            name: WordVector(
+                np.asarray(value.indices, np.int64), np.asarray(value.values, np.float32)
+            )
+            for name, value in sparse.items()
+        },
     )
 
 
-def query_rows(query: Floats, using: str) -> Any:
+def query_rows(query: QueryEmbedding, using: str) -> Any:
     """Return a query as Qdrant takes it: a flat list against a multi-vector is an error."""
-    return query.tolist() if using == DOCUMENT else [query.tolist()]
+    if using == LANDMARKS:
+        return query.rows.tolist()
+    return query.vector.tolist() if using == DOCUMENT else [query.vector.tolist()]
+
+
+def missing_from(there: list[Found], these: list[Found], where: Where) -> FieldIs:
+    """Return a filter on the documents of `these` that `there` lacks."""
+    known = {hit.document_id for hit in there}
+    ids = tuple(hit.document_id for hit in these if hit.document_id not in known)
+    also = where.also if isinstance(where, FieldIs) else where
+    return FieldIs("document_id", ids, also=also)
 
 
 def stored_revisions(backend: Backend, document_ids: Sequence[str]) -> Revisions:

@@ -6,6 +6,10 @@ book sees one name in it as nothing, over a segment it sees the name beside its 
 (benchmarks/bm25_segments.md). Landmarks don't mind, since a document counts by its best one. A
 segment also fits a request; that limit of bytes implies Qdrant's on one multi-vector (rows x width
 below 1,048,576), since a number takes some twenty bytes as JSON.
+
+Words are counted by document too, since a question's words may stand far apart; the first segment
+holds that vector. A document of more than 65,536 words counts in volumes of so many segments as
+stay below, each as a document, or the vector would outgrow a request.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ import numpy as np
 
 from lmk_rag.chunker import end_grades
 from lmk_rag.errors import InputError
-from lmk_rag.lexical import Terms, WordVector, terms
+from lmk_rag.lexical import Terms, WordRule, WordVector, terms
 from lmk_rag.spans import group_stretches
 from lmk_rag.store.metadata import Json
 from lmk_rag.types import Document, DocumentEmbedding, Floats, Ints
 
 DOCUMENT, LANDMARKS, SECTIONS = "document", "landmarks", "sections"
-WORDS = "words"  # the sparse one
+WORDS, DOCUMENT_WORDS = "words", "document_words"  # the sparse ones
 
 MAX_REQUEST_BYTES = 16 * 2**20  # half of Qdrant's default limit of 32 MiB
 _MAX_SEGMENT_BYTES = MAX_REQUEST_BYTES // 2
@@ -34,6 +38,9 @@ SEGMENT_TOKENS = 1_024  # at most; half of it at least, but for the last and for
 _BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
 _BYTES_PER_TERM = _BYTES_PER_NUMBER + len("4294967295,")
 _LANDMARKS_PER_SECTION = 8
+# With as many pairs they take 4.5 MiB, and a segment that has more of its own up to 8: the half of
+# a request that a segment leaves.
+_VOLUME_WORDS = 65_536
 _SHARES = SEGMENT_TOKENS * 1_024  # a segment's room, in whole numbers
 
 # Point ids are derived from document ids, so writing twice is writing once.
@@ -49,19 +56,20 @@ class Point:
         vectors: `landmarks` (L, D), `sections` (S, D) and, in a document's first segment,
             `document` (D,): float32, unit rows.
         payload: JSON-ready.
-        words: BM25's share of the text; None where it has no word or the collection keeps none.
+        words: BM25's share of the segment, `words`, and in a volume's first segment of the volume,
+            `document_words`; without words, or in a collection that keeps none, neither.
     """
 
     id: str
     vectors: dict[str, Floats]
     payload: Json
-    words: WordVector | None = None
+    words: dict[str, WordVector] = field(default_factory=dict)
 
     @cached_property
     def n_bytes(self) -> int:
         """What it takes in a request, estimated from above."""
         numbers = sum(vector.size for vector in self.vectors.values())
-        words = 0 if self.words is None else len(self.words) * _BYTES_PER_TERM
+        words = sum(map(len, self.words.values())) * _BYTES_PER_TERM
         return numbers * _BYTES_PER_NUMBER + words + len(json.dumps(self.payload)) + 512
 
 
@@ -147,7 +155,7 @@ def document_points(
     embedding: DocumentEmbedding,
     revision: str,
     *,
-    average_words: int | None = None,
+    words: WordRule | None = None,
 ) -> list[Point]:
     """Turn one encoded document into points.
 
@@ -156,20 +164,26 @@ def document_points(
         metadata: cleaned.
         embedding: of the text.
         revision: of id, text, metadata and encoder.
-        average_words: the length that the collection's BM25 counts as usual; None: no words.
+        words: what the collection counts of words; None: nothing.
 
     Raises:
         InputError: one landmark holds more text than a request.
     """
     grades = end_grades(document.text, embedding.spans)
     rows = np.ones(embedding.n_landmarks, np.int64)
-    found = None if average_words is None else terms(document.text)
+    found = None if words is None else terms(document.text)
     # Two limits as one: each landmark takes the larger of its shares, rounded up.
     share = np.maximum(
         embedding.landmark_tokens / SEGMENT_TOKENS,
         _row_bytes(document.text, embedding, found) / _MAX_SEGMENT_BYTES,
     )
     segments = group_stretches(np.ceil(share * _SHARES).astype(np.int64), grades, _SHARES)
+    ranges = [(int(embedding.spans[a, 0]), int(embedding.spans[b - 1, 1])) for a, b in segments]
+    # Beyond the spans if it was truncated: `get` gives it all.
+    ranges[-1] = (ranges[-1][0], len(document.text))
+    counts: list[dict[str, WordVector]] = [{} for _ in ranges]
+    if found is not None and words is not None:
+        counts = _word_vectors(found, ranges, words)
     shared: Json = {
         "document_id": document.id,
         "revision": revision,
@@ -180,11 +194,8 @@ def document_points(
     }
     points = []
     line, counted = 1, 0
-    for index, (first, end) in enumerate(segments):
+    for index, ((first, end), (start, stop)) in enumerate(zip(segments, ranges, strict=True)):
         spans = embedding.spans[first:end]
-        start, stop = int(spans[0, 0]), int(spans[-1, 1])
-        if end == embedding.n_landmarks:
-            stop = len(document.text)  # beyond the spans if it was truncated: `get` gives it all
         line, counted = line + document.text.count("\n", counted, start), start
         own = {
             "segment": index,
@@ -204,10 +215,7 @@ def document_points(
         }
         if index == 0:
             vectors[DOCUMENT] = embedding.vector
-        words = None
-        if found is not None and average_words is not None:
-            words = found.vector(start, stop, average=average_words)
-        point = Point(point_id(document.id, revision, index), vectors, shared | own, words or None)
+        point = Point(point_id(document.id, revision, index), vectors, shared | own, counts[index])
         if point.n_bytes > MAX_REQUEST_BYTES:
             raise InputError(
                 f"characters {start} to {stop} make {point.n_bytes} bytes in one piece, with "
@@ -217,15 +225,40 @@ def document_points(
     return points
 
 
+def _word_vectors(
+    found: Terms, ranges: list[tuple[int, int]], rule: WordRule
+) -> list[dict[str, WordVector]]:
+    """Return what each segment, of these characters, has of `words` and `document_words`."""
+    counts: list[dict[str, WordVector]] = []
+    volumes: list[tuple[int, int, int]] = []  # first segment, and its characters
+    room = 0
+    for index, (start, stop) in enumerate(ranges):
+        own = found.vector(start, stop, average=rule.average, pairs=rule.pairs)
+        counts.append({WORDS: own} if own else {})
+        first, last = np.searchsorted(found.starts, (start, stop)).tolist()
+        room -= last - first
+        if index == 0 or room < 0:
+            volumes.append((index, start, stop))
+            room = _VOLUME_WORDS - (last - first)
+        else:
+            volumes[-1] = (*volumes[-1][:2], stop)
+    if rule.document_average is not None:
+        for index, start, stop in volumes:
+            whole = found.vector(start, stop, average=rule.document_average, pairs=rule.pairs)
+            if whole:
+                counts[index][DOCUMENT_WORDS] = whole
+    return counts
+
+
 def _row_bytes(text: str, embedding: DocumentEmbedding, found: Terms | None) -> Ints:
     """Return (L,) the bytes each landmark takes in a request: vectors, span, text and words."""
     numbers = embedding.landmarks.shape[1] * _BYTES_PER_NUMBER
     fixed = numbers + 2 * numbers // _LANDMARKS_PER_SECTION + 32  # sections hold 4 to 8 landmarks
     sizes = [len(json.dumps(text[start:end])) + fixed for start, end in embedding.spans.tolist()]
     bytes_ = np.array(sizes, np.int64)
-    if found is not None:  # from above: a segment has each of its terms once
+    if found is not None:  # from above: a segment has each of its words and pairs once
         bounds = np.append(embedding.spans[:, 0], embedding.spans[-1, 1])
-        bytes_ += np.diff(np.searchsorted(found.starts, bounds)) * _BYTES_PER_TERM
+        bytes_ += np.diff(np.searchsorted(found.starts, bounds)) * 2 * _BYTES_PER_TERM
     return bytes_
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from qdrant_client import QdrantClient
 
 from lmk_rag.errors import ClosedError, CollectionMismatchError, InputError, StoreError
-from lmk_rag.lexical import query_vector
 from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, ingest
@@ -23,12 +22,14 @@ from lmk_rag.store.points import DOCUMENT, LANDMARKS, Segment, join_segments, wi
 from lmk_rag.store.schema import (
     CollectionOptions,
     DocumentEncoder,
-    average_words,
     check_description,
     collection_settings,
     stored_description,
+    takes_parts,
+    word_rule,
 )
-from lmk_rag.types import Document, DocumentEmbedding, Floats
+from lmk_rag.store.word_search import search_words
+from lmk_rag.types import Document, DocumentEmbedding, Floats, QueryEmbedding
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -111,7 +112,8 @@ class QdrantStore:
                     )
             else:
                 check_description(collection, metadata, encoder)
-            self._average_words = average_words(stored_description(metadata))
+            description = stored_description(metadata)
+            self._words, self._takes_parts = word_rule(description), takes_parts(description)
         except BaseException:
             self._backend.close()
             raise
@@ -120,6 +122,11 @@ class QdrantStore:
     def is_local(self) -> bool:
         """Whether it runs in this process (memory or folder) and not on a server."""
         return self._backend.is_local
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether queries can have parts; collections of earlier versions know vectors only."""
+        return self._takes_parts
 
     def add(
         self,
@@ -151,7 +158,7 @@ class QdrantStore:
             self._backend,
             self.encoder,
             ((document, None) for document in documents),
-            average_words=self._average_words,
+            words=self._words,
             show_progress=show_progress,
             on_progress=on_progress,
         )
@@ -171,7 +178,7 @@ class QdrantStore:
             self._backend,
             self.encoder,
             encoded,
-            average_words=self._average_words,
+            words=self._words,
             show_progress=show_progress,
             on_progress=None,
         )
@@ -261,7 +268,7 @@ class QdrantStore:
 
     def search_points(
         self,
-        query: Floats,
+        query: QueryEmbedding,
         *,
         using: str,
         limit: int,
@@ -281,20 +288,19 @@ class QdrantStore:
         )
 
     def search_words(self, text: str, *, limit: int, where: Where = None) -> list[Found]:
-        """Find segments by BM25, the best of each document; see `Backend.search_words`.
+        """Find documents by BM25, the best segment of each; see `store.word_search`.
 
         Raises:
             CollectionMismatchError: the collection was made before words were stored.
         """
         self._check_open()
-        if self._average_words is None:
+        if self._words is None:
             raise CollectionMismatchError(
                 f"collection {self.collection!r} was made by an earlier version of lmk-rag and "
                 "holds no words, which mode='hybrid' needs; the other modes work as before. "
                 "Index the documents again into a new collection"
             )
-        query = query_vector(text)
-        return self._backend.search_words(query, limit=limit, where=where) if query else []
+        return search_words(self._backend, self._words, text, limit=limit, where=where)
 
     def segments(self, ids: Sequence[str]) -> dict[str, Segment]:
         """Return segments by point id, with their landmark rows."""

@@ -9,14 +9,17 @@ from qdrant_client import models
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CollectionMismatchError
-from lmk_rag.lexical import AVERAGE
+from lmk_rag.lexical import WordRule
 from lmk_rag.store.metadata import Json
-from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, WORDS
-from lmk_rag.types import DocumentEmbedding, Floats
+from lmk_rag.store.points import DOCUMENT, DOCUMENT_WORDS, LANDMARKS, SECTIONS, WORDS
+from lmk_rag.types import DocumentEmbedding, Floats, QueryEmbedding
 
 _KEY = "lmk_rag"
-_SCHEMA = 2
-_READABLE = (1, 2)  # 1 has no words: all but hybrid search works
+_SCHEMA = 3
+# 1 has no words: all but hybrid search works. 2 has words by segment alone, without pairs, and
+# scores landmarks by cosine, which takes the weights of a query's rows away.
+_READABLE = (1, 2, 3)
+_TAKES_PARTS = 3
 
 
 class DocumentEncoder(Protocol):
@@ -47,6 +50,9 @@ class DocumentEncoder(Protocol):
 
     def encode_queries(self, texts: list[str], /) -> Floats:
         """Encode queries to (B, D) unit-length rows."""
+
+    def encode_query_parts(self, texts: list[str], /) -> list[QueryEmbedding]:
+        """Encode queries as multi-vectors; see `QueryEmbedding`."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +97,21 @@ def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) ->
                 hnsw_config=options.hnsw,
                 quantization_config=options.quantization,
             ),
-            # Landmarks only rescore candidates: no graph, and cold.
+            # Landmarks only rescore candidates: no graph, and cold. Their rows are unit-length, so
+            # dot products are cosines, by the weights that a query's rows carry in their lengths.
             LANDMARKS: models.VectorParams(
                 size=size,
-                distance=cosine,
+                distance=models.Distance.DOT,
                 datatype=half,
                 multivector_config=multi,
                 on_disk=options.on_disk,
                 hnsw_config=models.HnswConfigDiff(m=0, payload_m=0),
             ),
         },
-        "sparse_vectors_config": {WORDS: models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        "sparse_vectors_config": {
+            name: models.SparseVectorParams(modifier=models.Modifier.IDF)
+            for name in (WORDS, DOCUMENT_WORDS)
+        },
         "shard_number": options.shard_number,
         "replication_factor": options.replication_factor,
         "write_consistency_factor": options.write_consistency_factor,
@@ -111,20 +121,35 @@ def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) ->
 
 def describe(encoder: DocumentEncoder) -> Json:
     """Return what the collection remembers of its encoder."""
+    rule = WordRule()
     return {
         "schema": _SCHEMA,
         "model": encoder.name,
         "width": encoder.dim,
         "fingerprint": encoder.fingerprint,
         "config": asdict(encoder.config),
-        "average_words": AVERAGE,
+        "average_words": rule.average,
+        "average_document_words": rule.document_average,
+        "word_pairs": rule.pairs,
     }
 
 
-def average_words(description: Json | None) -> int | None:
-    """Return the length that a collection's BM25 counts as usual, or None if it has no words."""
-    found = (description or {}).get("average_words")
-    return found if isinstance(found, int) else None
+def word_rule(description: Json | None) -> WordRule | None:
+    """Return what a collection counts of words, or None if it has no words."""
+    found: dict[str, Any] = dict(description or {})
+    if not isinstance(found.get("average_words"), int):
+        return None
+    return WordRule(
+        found["average_words"],
+        found.get("average_document_words"),
+        pairs=found.get("word_pairs", False),
+    )
+
+
+def takes_parts(description: Json | None) -> bool:
+    """Whether a collection scores landmarks by dot product, so that queries can have parts."""
+    schema = (description or {}).get("schema")
+    return isinstance(schema, int) and schema >= _TAKES_PARTS
 
 
 def stored_description(metadata: Json | None) -> Json | None:

@@ -20,6 +20,7 @@ from llama_index.core.schema import (
 from llama_index.core.vector_stores.types import MetadataFilters
 
 from llama_index.vector_stores.lmk import LMKVectorStore
+from llama_index.vector_stores.lmk.embeddings import query_of
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.nodes import to_node
 from lmk_rag import Passage, Retriever
@@ -102,12 +103,16 @@ class LMKRetriever(BaseRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
     def _query(self, bundle: QueryBundle) -> Any:
-        """Return the vector given or that of the texts; a blank text as it is: it finds nothing."""
+        """Return what to search with: see `query_of`; of several texts the mean of their vectors.
+
+        A blank text stays as it is: it finds nothing.
+        """
         if bundle.embedding is not None:
-            return np.asarray(bundle.embedding, np.float32)
+            encoder = self.vector_store.store.encoder
+            return query_of(encoder, bundle.query_str, bundle.embedding)
         texts = [text for text in bundle.embedding_strs if text.strip()]
-        if not texts:
-            return ""
+        if len(texts) < 2:
+            return "".join(texts)
         vector = self.vector_store.embed_model.get_agg_embedding_from_queries(texts)
         return np.asarray(vector, np.float32)
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import (
     BeforeValidator,
@@ -31,7 +30,12 @@ from llama_index.core.vector_stores.types import (
 )
 
 from llama_index.embeddings.lmk import LMKEmbedding
-from llama_index.vector_stores.lmk.embeddings import embeddings_of, encoder_of
+from llama_index.vector_stores.lmk.embeddings import (
+    embeddings_of,
+    encoder_of,
+    query_of,
+    vector_of,
+)
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
@@ -236,7 +240,9 @@ class LMKVectorStore(BasePydanticVectorStore):
         """Find nodes by their best landmark; similarities are cosines, in HYBRID fused scores.
 
         Args:
-            query: in DEFAULT, MMR or HYBRID mode. Its embedding counts, else its text is encoded.
+            query: in DEFAULT, MMR or HYBRID mode. Its embedding counts, else its text is encoded;
+                where the embedding is that of the text, as an index makes it, the text's parts
+                are looked for too (see `lmk_rag.Retriever`).
                 All of filters, doc_ids and node_ids must hold (node_ids=[], which an index passes
                 when it has no say, is none). HYBRID looks for the words of `query_str` as well;
                 `alpha` is the weight of the landmarks (None: as `fusion` has it), `hybrid_top_k`
@@ -257,15 +263,9 @@ class LMKVectorStore(BasePydanticVectorStore):
                 "LMKVectorStore knows the query modes default, mmr and hybrid, not "
                 f"{query.mode.value!r}"
             )
-        if query.query_embedding is None and query.query_str is None:
-            raise InputError("the query has neither an embedding nor a text")
         mmr, hybrid = (query.mode is mode for mode in _MODES[1:])
         k = query.similarity_top_k
-        asked: Any = query.query_str
-        if query.query_embedding is not None:
-            asked = np.asarray(query.query_embedding, np.float32)
-        elif mmr and asked.strip():
-            asked = self.store.encoder.encode_queries([asked])[0]
+        asked = query_of(self.store.encoder, query.query_str, query.query_embedding)
         if hybrid and not (query.query_str or "").strip() and query.query_embedding is not None:
             raise InputError(
                 "the query has an embedding only, and hybrid mode needs its words too; give "
@@ -286,7 +286,8 @@ class LMKVectorStore(BasePydanticVectorStore):
         )
         found = {hit.document_id: hit.score for hit in hits}
         if mmr and found:
-            found = diverse(self.store, asked, list(found), k, query.mmr_threshold)
+            vector = vector_of(self.store.encoder, asked)
+            found = diverse(self.store, vector, list(found), k, query.mmr_threshold)
         stored = self.store.get(list(found))
         return VectorStoreQueryResult(
             nodes=[to_node(document.metadata, document.text) for document in stored],

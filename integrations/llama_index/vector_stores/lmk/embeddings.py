@@ -1,18 +1,23 @@
-"""What nodes are stored with: landmarks they bring along, the one vector they have, or neither."""
+"""Embeddings between LlamaIndex and the store: those that nodes and queries bring, or none."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.embeddings.lmk.landmarks import unpack
-from lmk_rag import DocumentEmbedding
+from lmk_rag import DocumentEmbedding, QueryEmbedding
 from lmk_rag.errors import InputError
 from lmk_rag.plain_encoder import PlainEncoder
 from lmk_rag.store import DocumentEncoder
+from lmk_rag.types import Floats
+
+_ROUNDING = 1e-3  # of a cosine of 1: what bfloat16 and batches of another shape make of it
+_SMALL = 1e-30
 
 
 def encoder_of(model: BaseEmbedding) -> DocumentEncoder:
@@ -44,6 +49,37 @@ def embeddings_of(
     if isinstance(encoder, PlainEncoder):
         return [_one_row(node) for node in nodes]
     return [unpack(node, encoder.fingerprint) for node in nodes]
+
+
+def query_of(
+    encoder: DocumentEncoder, text: str | None, embedding: Sequence[float] | None
+) -> str | Floats | QueryEmbedding:
+    """Return what to search with: the embedding, or the text where there is none.
+
+    An index sends the text along with its embedding. Where the encoder makes that embedding of
+    that text, the text's parts are known too; an embedding of something else, as of a made-up
+    answer (HyDE), stands alone.
+    """
+    if embedding is None:
+        if text is None:
+            raise InputError("the query has neither an embedding nor a text")
+        return text
+    given = np.asarray(embedding, np.float32)
+    if isinstance(encoder, PlainEncoder) or not (text or "").strip():
+        return given
+    (own,) = encoder.encode_query_parts([str(text)])
+    if given.shape != own.vector.shape:
+        return given  # the store says what is wrong with it
+    likeness = float(own.vector @ given) / max(float(np.linalg.norm(given)), _SMALL)
+    return own if likeness > 1 - _ROUNDING else given
+
+
+def vector_of(encoder: DocumentEncoder, query: str | Floats | QueryEmbedding) -> Floats:
+    """Return the (D,) vector of what `query_of` returned."""
+    if isinstance(query, str):
+        vector: Floats = encoder.encode_queries([query])[0]
+        return vector
+    return query.vector if isinstance(query, QueryEmbedding) else query
 
 
 def _one_row(node: BaseNode) -> DocumentEmbedding | None:
