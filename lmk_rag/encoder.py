@@ -198,9 +198,10 @@ class LandmarkEncoder:
             as `encode_documents`.
         """
         _check_texts(texts)
-        config = part_config(self.config, inserts_landmarks=self.pooling == "lmk")
+        inserted = self.pooling == "lmk"
+        config = part_config(self.config, inserts_landmarks=inserted)
         found = self._encode(list(texts), config.query_prompt, 0, False, config)
-        return [in_parts(embedding) for embedding in found]
+        return [in_parts(embedding, by_tokens=not inserted) for embedding in found]
 
     def save(self, folder: str | Path) -> None:
         """Write model, tokenizer and config; `LandmarkEncoder(folder)` gives equal vectors."""

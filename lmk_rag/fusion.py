@@ -55,7 +55,7 @@ def fuse(
     """Join the scores of documents by landmarks and by words.
 
     Args:
-        cosines: by document id, by landmarks.
+        cosines: by document id, by landmarks; cosines, or means of them.
         matches: by document id, BM25; a document without any of the words is left out.
         fusion: the rule and the weight of the words.
 

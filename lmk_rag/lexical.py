@@ -12,7 +12,8 @@ one index count as one term.
 
 Two words next to each other are a term as well, with half the weight: "user interface" is more
 than both words somewhere. So phrases count without a phrase being marked, which is the sequential
-dependence of Metzler and Croft (SIGIR 2005) within a bag of terms.
+dependence of Metzler and Croft (SIGIR 2005) within a bag of terms. The parts of an identifier stand
+next to it and to each other; the ends of sentences part nothing.
 
 No stemming and no stop words: idf makes frequent words nearly worthless in any language.
 """

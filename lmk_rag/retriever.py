@@ -13,10 +13,10 @@ from lmk_rag.config import PER_DOCUMENT, check_int
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import CANDIDATES, Fusion, fuse
 from lmk_rag.passages import Stretch, best_stretches
-from lmk_rag.queries import vector_only
+from lmk_rag.queries import checked, vector_only
 from lmk_rag.store import Filter, QdrantStore
 from lmk_rag.store.filters import FieldIs
-from lmk_rag.store.operations import Found, missing_from
+from lmk_rag.store.operations import Found, Where, completed
 from lmk_rag.store.points import (
     DOCUMENT,
     LANDMARKS,
@@ -34,7 +34,6 @@ _Held = TypeVar("_Held")
 _TRIES = 20  # each further one needs yet another replacement in between
 _SEGMENTS = 4  # candidates per document asked for, since one document may have many segments
 _NEIGHBORS = 16  # of a segment, that its passage may rob of their best landmarks
-_UNIT = 1e-6  # what float32 leaves of a length of 1
 _DEPTH = 100  # documents of each ranking that hybrid search joins, at least
 
 
@@ -101,10 +100,12 @@ class Retriever:
                 to be another text; None: the query.
 
         Returns:
-            passages, best first. `score` is MaxSim of the query and the passage's landmarks, a
-            mean of cosines, in [-1, 1]; in `document` mode the cosine of the query and the
-            document; in `hybrid` mode the document's fused score, in [0, 1], while the passage is
-            still the stretch around the best landmark.
+            passages, best first: in the order of `search_documents`, and more of them begin with
+            the same ones. The `score` of a document's best passage is the document's (see
+            `DocumentHit`), so that no document outranks those that were looked at; that of its
+            further passages is MaxSim of the query and what they show, and in `document` and
+            `hybrid` mode the document's too. A passage is the stretch around a landmark that is
+            among the best for the query's vector.
 
         Raises:
             InputError: `query` is neither a string, nor a (D,) array, nor a `QueryEmbedding` of
@@ -133,6 +134,10 @@ class Retriever:
         reach = _reach(passage_tokens)
         best_of = per_document * (1 + min(reach, _NEIGHBORS)) if per_document > 1 else 1
         found = self._fetched(asked, k, best_of, where, how, self.store.segments)
+        shared = bool(scores)
+        if not shared:
+            for hit, _ in found:  # the best segment comes first
+                scores.setdefault(hit.document_id, hit.score)
         segments = [
             segment
             for _, segment in found  # of an update in progress, the better revision is shown
@@ -150,12 +155,13 @@ class Retriever:
                 n=per_document,
             )
             of.setdefault(id_, []).extend(_passage(segment, stretch) for stretch in stretches)
-        best = [
-            replace(passage, score=scores.get(id_, passage.score))
-            for id_, passages in of.items()
-            for passage in _best(passages)[:per_document]
-        ]
-        return _best(best)[:k]
+        ranked = []
+        for id_, passages in of.items():
+            for place, passage in enumerate(_best(passages)[:per_document]):
+                first = shared or place == 0
+                score = scores[id_] if first else min(passage.score, scores[id_])
+                ranked.append(replace(passage, score=score))
+        return _best(ranked)[:k]
 
     def search_documents(
         self,
@@ -204,30 +210,22 @@ class Retriever:
         if isinstance(query, np.ndarray | QueryEmbedding):
             if mode == "hybrid" and not (words or "").strip():
                 raise InputError(
-                    "the query is a vector only, and hybrid search needs its words too; pass the "
-                    "text as words=, or use another mode"
+                    "the query is a vector only, with or without parts, and hybrid search needs "
+                    "its words too; pass the text as words=, or use another mode"
                 )
             return _Query(self._embedding(query), words or "")
         if not isinstance(query, str):
-            raise InputError(f"the query is {query!r:.80}; expected a string or an array")
+            raise InputError(
+                f"the query is {query!r:.80}; expected a string or an array, or a QueryEmbedding"
+            )
         if not query.strip():
             return None
         (embedding,) = self.store.encoder.encode_query_parts([query])
         return _Query(self._embedding(embedding), query if words is None else words)
 
     def _embedding(self, query: Floats | QueryEmbedding) -> QueryEmbedding:
-        """Check what the encoder, or whoever, made of a query."""
-        width = self.store.encoder.dim
-        if isinstance(query, np.ndarray):
-            return vector_only(_unit(query, width))
-        if query.rows.ndim != 2 or query.rows.shape[1] != width or not len(query.rows):
-            raise InputError(
-                f"the query's rows have shape {query.rows.shape}; expected (P, {width})"
-            )
-        if not np.isfinite(query.rows).all():
-            raise InputError("the query's rows hold NaN or infinity")
-        vector = _unit(query.vector, width)
-        return replace(query, vector=vector) if self.store.takes_parts else vector_only(vector)
+        found = checked(query, self.store.encoder.dim)
+        return found if self.store.takes_parts else vector_only(found.vector)
 
     def _fetched(
         self,
@@ -283,16 +281,18 @@ class Retriever:
     def _fused(self, query: _Query, k: int, where: Filter | None) -> list[Found]:
         """Find documents by landmarks and by words, each with one of its points."""
         depth = max(_DEPTH, self.candidates, 2 * k)
-        by_words = self.store.search_words(query.words, limit=depth, where=where)
+
+        def words(limit: int, where: Where) -> list[Found]:
+            return self.store.search_words(query.words, limit=limit, where=where)
+
+        def landmarks(limit: int, where: Where) -> list[Found]:
+            return self._find(query, limit, 1, where, "exact")
+
+        by_words = words(depth, where)
         by_landmarks = self._find(query, depth, 1, where, "auto", insist=False)
         if self.fusion.rule == "weighted":
-            # A weight needs both scores of a document; where only one ranking has it, ask.
-            rest = missing_from(by_landmarks, by_words, where)
-            if rest.values:
-                by_landmarks += self._find(query, len(rest.values), 1, rest, "exact")
-            rest = missing_from(by_words, by_landmarks, where)
-            if rest.values:
-                by_words += self.store.search_words(query.words, limit=len(rest.values), where=rest)
+            by_landmarks = completed(by_landmarks, by_words, where, landmarks)
+            by_words = completed(by_words, by_landmarks, where, words)
         points = {hit.document_id: hit.id for hit in [*by_words, *by_landmarks]}
         scores = fuse(
             {hit.document_id: hit.score for hit in by_landmarks},
@@ -325,24 +325,6 @@ def _passage(segment: Segment, stretch: Stretch) -> Passage:
 
 def _best(passages: list[Passage]) -> list[Passage]:
     return sorted(passages, key=lambda passage: -passage.score)
-
-
-def _unit(vector: Floats, width: int) -> Floats:
-    try:
-        wide = np.asarray(vector, np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"the query array holds {vector.dtype}; expected numbers") from None
-    peak = np.abs(wide).max() if wide.shape == (width,) else np.nan
-    if not np.isfinite(peak) or peak == 0:
-        raise InputError(
-            f"the query vector has shape {vector.shape}; expected ({width},), with finite values "
-            "of which one at least is not 0"
-        )
-    wide = wide / peak  # so that no square overflows
-    norm = np.linalg.norm(wide)
-    if abs(peak * norm - 1) < _UNIT:  # as the encoder gives it: another rounding would change it
-        return np.asarray(vector, np.float32)
-    return np.asarray(wide / norm, np.float32)
 
 
 def _check_positive(name: str, value: object) -> None:

@@ -13,11 +13,13 @@ from qdrant_client import QdrantClient, models
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.errors import CollectionMismatchError, ConfigError, InputError
 from lmk_rag.fusion import Fusion
-from lmk_rag.store import And, CollectionOptions, Eq, Not, Range
+from lmk_rag.lexical import WordRule
+from lmk_rag.store import And, CollectionOptions, Eq, Not, Range, points
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.opening import open_backend
 from lmk_rag.store.points import WORDS
 from lmk_rag.store.schema import collection_settings
+from lmk_rag.store.word_search import search_words
 
 ENGINES = ["memory", "local", "server path"] + ["edge"] * (find_spec("qdrant_edge") is not None)
 VOCABULARY = [f"w{i}" for i in range(60)]
@@ -379,6 +381,48 @@ def test_words_far_apart_count_for_the_document_that_has_them(engine, tmp_path, 
         assert found[0].score > found[1].score + 0.5 * idf[2]
         segment = store.segments([found[0].id])[found[0].id]
         assert "gauge" in segment.text  # the rarer of both words
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("where", FILTERS[:3])
+def test_a_document_of_one_ranking_alone_has_its_score_in_the_other(
+    engine, where, tmp_path, word_encoder
+):
+    rng = np.random.default_rng(9)
+    documents = make_documents(rng, range(30))
+    with open_store(engine, tmp_path, word_encoder(k=5)) as store:
+        store.add(documents)
+        for _ in range(5):
+            query = " ".join(rng.choice(VOCABULARY, size=4))
+            expected = {
+                d.id: score
+                for d in documents
+                for id_, score in bm25(documents, query).items()
+                if d.id == id_ and passes(where, d.metadata)
+            }
+            found = search_words(store._backend, WordRule(), query, limit=2, where=where, depth=2)
+            assert len(found) == min(2, len(expected))
+            for hit in found:  # perhaps not the best two, but with their whole score
+                assert hit.score == pytest.approx(expected[hit.document_id], rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_document_of_volumes_counts_by_its_best(engine, tmp_path, word_encoder, monkeypatch):
+    monkeypatch.setattr(points, "_VOLUME_WORDS", 1_500)
+    filler = " ".join(VOCABULARY)
+    first, second = f"pump {' '.join([filler] * 16)} gauge", f"{' '.join([filler] * 18)} valve"
+    with open_store(engine, tmp_path, word_encoder(k=16)) as store:
+        store.add([Document("long", f"{first} {second}"), Document("other", filler)])
+        volumes = [
+            record.words["document_words"]
+            for record in store._backend.scroll(None, fields=(), vectors=["document_words"])
+            if "document_words" in record.words
+        ]
+        assert len(volumes) == 3
+        both = store.search_words("pump gauge", limit=9)
+        apart = store.search_words("pump valve", limit=9)
+        assert [hit.document_id for hit in both] == [hit.document_id for hit in apart] == ["long"]
+        assert both[0].score > apart[0].score
 
 
 @pytest.mark.parametrize("engine", ENGINES)

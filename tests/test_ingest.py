@@ -199,7 +199,7 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
     assert "it is of another text" in reasons["longer"]
     assert "the store has width 32" in reasons["wide"]
     assert "NaN or infinity" in reasons["nan"]
-    assert "has length 1.5; expected unit-length rows" in reasons["long"]
+    assert "landmark of its embedding has length 1.5; expected unit length" in reasons["long"]
     assert store.add(good).unchanged == ["d0", "d1", "d2"]
 
 

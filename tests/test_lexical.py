@@ -1,5 +1,6 @@
 """Words of every script, and BM25's share of a text as a sparse vector."""
 
+import itertools
 import subprocess
 import sys
 import zlib
@@ -131,6 +132,12 @@ def test_a_pair_counts_half_in_a_query():
     }
     lone = query_vector("pump", pairs=True)
     assert (lone.indices.tolist(), lone.values.tolist()) == ([PUMP], [1])
+
+
+def test_an_identifier_and_its_parts_stand_next_to_each_other():
+    found = [zlib.crc32(word) for word in (b"parsehtml", b"parse", b"html", b"tool")]
+    pairs = {pair(*both) for both in itertools.pairwise(found)}
+    assert set(query_vector("parseHTML tool", pairs=True).indices.tolist()) == {*found, *pairs}
 
 
 @pytest.mark.parametrize("text", ["", "pump"])

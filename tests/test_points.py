@@ -12,6 +12,7 @@ from qdrant_client.http.api.points_api import jsonable_encoder
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.errors import InputError
 from lmk_rag.lexical import WordRule, terms
+from lmk_rag.plain_encoder import PlainEncoder
 from lmk_rag.queries import vector_only
 from lmk_rag.store import Eq
 from lmk_rag.store.points import (
@@ -170,13 +171,25 @@ def test_a_very_long_document_counts_its_words_in_volumes(word_encoder):
         assert of[first].values == pytest.approx(found.values)
 
 
-def test_words_of_a_document_fit_a_request_where_one_segment_has_many(word_encoder):
+def test_a_segment_of_very_many_words_has_none_as_a_document(word_encoder):
     text = "".join(f"{' '.join(f'w{i}x{j}' for j in range(2_000))}\n" for i in range(100))
     document = Document("a", text)
     embedding = WideEncoder(word_encoder, 2).encode_documents([text])[0]
     points = document_points(document, {}, embedding, "r1", words=WordRule())
-    assert max(len(point.words["words"]) for point in points) > 131_072
+    assert [len(point.words["words"]) > 131_072 for point in points] == [True, True]
+    assert [list(point.words) for point in points] == [["words"], ["words"]]
     assert all(request_bytes([point]) <= point.n_bytes < 16 * MIB for point in points)
+
+
+def test_a_long_text_of_one_landmark_is_stored_with_its_words():
+    encoder = PlainEncoder(lambda t: [[1, 0]] * len(t), lambda t: [[1, 0]] * len(t), name="one")
+    vocabulary = [f"word{i}" for i in range(5_000)]
+    text = " ".join(np.random.default_rng(1).choice(vocabulary, size=300_000))
+    with QdrantStore("docs", encoder=encoder) as store:
+        assert store.add([Document("a", text + " needle"), Document("b", "a needle")]).added
+        assert [hit.document_id for hit in store.search_words("needle", limit=9)] == ["b", "a"]
+        (found,) = store.get(["a"])
+        assert found.text == text + " needle"
 
 
 def test_words_by_segment_alone_and_none_at_all(word_encoder):

@@ -91,12 +91,19 @@ def test_the_encoder_gives_a_part_per_two_tokens_and_the_vector_of_the_query(
         assert query.rows[0] * len(query.rows) == pytest.approx(query.vector, abs=1e-5)
 
 
+def test_an_inserted_landmark_counts_once_however_many_its_tokens():
+    query = in_parts(embedding([[3, 0], [0, 1]], [8, 1]), by_tokens=False)
+    assert query.rows[1:] == pytest.approx(np.array([[3 / 4, 0], [0, 1 / 4]]) * 2 / 3)
+
+
 def test_where_landmarks_are_inserted_a_part_is_the_stretch_of_one(bert):
     text = "how do I restart the pump after an emergency stop " * 3
     (query,) = bert.encode_query_parts([text])
     assert bert.pooling == "lmk"
     assert len(query.rows) == 1 + bert.encode_documents([text])[0].n_landmarks > 2
     np.testing.assert_allclose(query.vector, bert.encode_queries([text])[0], atol=1e-5)
+    summed = query.rows[1:].sum(axis=0)  # the vector is the mean of the landmarks' states
+    assert summed / np.linalg.norm(summed) == pytest.approx(query.vector, abs=1e-5)
     config = LandmarkConfig(granularity=8)
     assert part_config(config, inserts_landmarks=True) is config
     assert part_config(config, inserts_landmarks=False).granularity == 2
@@ -135,9 +142,37 @@ def test_a_passage_scores_by_what_it_shows(word_encoder):
         assert whole.text == text
         (hit,) = retriever.search_documents(query)
         assert whole.score == pytest.approx(hit.score, abs=1e-6)
-        pieces = retriever.search(query, passage_tokens=4)
-        assert [p.text.split()[0] for p in pieces] in (["pump", "gauge"], ["gauge", "pump"])
-        assert all(p.score < hit.score - 0.2 for p in pieces)
+        first, second = retriever.search(query, passage_tokens=4)
+        assert {first.text.split()[0], second.text.split()[0]} == {"pump", "gauge"}
+        assert first.score == pytest.approx(hit.score, abs=1e-6)  # the best one has the document's
+        (parts,) = store.encoder.encode_query_parts([query])
+        shown = store.encoder.encode_documents([second.text])[0].landmarks
+        expected = float((parts.rows @ shown.T).max(axis=1).sum())
+        assert second.score == pytest.approx(expected, abs=1e-3)
+        assert second.score < hit.score - 0.2
+
+
+@pytest.mark.parametrize("mode", [*MODES, "document", "hybrid"])
+def test_passages_come_in_the_order_of_documents_and_more_begin_with_the_same(word_encoder, mode):
+    rng = np.random.default_rng(8)
+    vocabulary = [f"w{i}" for i in range(40)]
+    with QdrantStore("docs", encoder=word_encoder(k=4)) as store:
+        store.add(
+            Document(f"d{i}", ". ".join(" ".join(rng.choice(vocabulary, size=6)) for _ in range(9)))
+            for i in range(25)
+        )
+        retriever = Retriever(store)
+        for _ in range(10):
+            query = " ".join(rng.choice(vocabulary, size=8))
+            hits = retriever.search_documents(query, k=25, mode=mode)
+            found = retriever.search(query, k=60, mode=mode, passage_tokens=8)
+            first = {}
+            for passage in found:
+                first.setdefault(passage.document_id, passage.score)
+            assert list(first.items()) == [(h.document_id, pytest.approx(h.score)) for h in hits]
+            for k in (1, 2, 7, 30):
+                fewer = retriever.search(query, k=k, mode=mode, passage_tokens=8)
+                assert fewer == found[:k]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +181,10 @@ def test_a_passage_scores_by_what_it_shows(word_encoder):
         (np.zeros((0, 32)), r"shape \(0, 32\); expected \(P, 32\)"),
         (np.ones((2, 31)), r"shape \(2, 31\)"),
         (np.ones(32), r"shape \(32,\)"),
-        (np.full((1, 32), np.nan), "NaN"),
+        (np.full((1, 32), np.nan), "sum to nan; expected 1"),
+        (np.eye(32)[:3], r"sum to 3; expected 1, .* divide each row by the sum"),
+        ([["a"] * 32], r"rows are \[\['a'.*expected numbers"),
+        ([[1.0], [1.0, 2.0]], "expected numbers"),
     ],
     ids=str,
 )
@@ -156,7 +194,7 @@ def test_rows_that_are_none_are_refused(word_encoder, rows, what):
         with pytest.raises(InputError, match=what):
             Retriever(store).search(query)
         with pytest.raises(InputError, match="the query vector has shape"):
-            Retriever(store).search(QueryEmbedding(np.ones(31), np.ones((1, 32))))
+            Retriever(store).search(QueryEmbedding(np.ones(31), np.eye(32)[:1]))
 
 
 def test_hybrid_search_takes_parts_with_words(word_encoder):

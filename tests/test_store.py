@@ -9,7 +9,14 @@ import pytest
 from qdrant_client import AsyncQdrantClient, QdrantClient, models
 
 from lmk_rag import Document, LandmarkConfig, QdrantStore, Retriever
-from lmk_rag.errors import ClosedError, CollectionMismatchError, InputError, LMKError, StoreError
+from lmk_rag.errors import (
+    ClosedError,
+    CollectionMismatchError,
+    ConfigError,
+    InputError,
+    LMKError,
+    StoreError,
+)
 from lmk_rag.store import And, CollectionOptions, Eq, Not, read_config
 
 ENGINES = ["memory", "local"] + ["edge"] * (find_spec("qdrant_edge") is not None)
@@ -342,3 +349,20 @@ def test_a_store_is_found_by_its_path_object_or_text(folder, word_encoder):
         store.add([Document("a", "text")])
     with QdrantStore("docs", encoder=word_encoder(), location=str(location), **folder) as store:
         assert store.count() == 1
+
+
+def test_an_encoder_that_reads_no_queries_in_parts_is_told_what_it_needs(word_encoder, tmp_path):
+    class Older:
+        def __init__(self):
+            self._encoder = word_encoder()
+
+        def __getattr__(self, name):
+            if name == "encode_query_parts":
+                raise AttributeError(name)
+            return getattr(self._encoder, name)
+
+    with pytest.raises(
+        ConfigError, match=r"a Older, has no method encode_query_parts.*vector_only"
+    ):
+        QdrantStore("docs", encoder=Older(), location=tmp_path / "store")
+    assert not (tmp_path / "store").exists()

@@ -14,6 +14,7 @@ from lmk_rag import (
     LandmarkEncoder,
     Passage,
     QdrantStore,
+    QueryEmbedding,
     Retriever,
 )
 from lmk_rag.store import And, CollectionOptions, Eq, Range
@@ -28,6 +29,8 @@ encoder = LandmarkEncoder(config=LandmarkConfig(granularity=16, boundary="senten
 embeddings: list[DocumentEmbedding] = encoder.encode_documents(["text"], show_progress=False)
 vector: NDArray[np.float32] = embeddings[0].vector
 queries: NDArray[np.float32] = encoder.encode_queries(["question"])
+asked: list[QueryEmbedding] = encoder.encode_query_parts(["question"])
+rows: NDArray[np.float32] = asked[0].rows
 chunks: list[Chunk] = LandmarkChunker(encoder, chunk_tokens=128).chunk("text", embeddings[0])
 with QdrantStore(
     "docs", encoder=encoder, location="folder", options=CollectionOptions(float16=False)
@@ -37,3 +40,4 @@ with QdrantStore(
         "question", k=3, filter=And(Eq("lang", "en"), Range("year", gte=2020)), mode="two-stage"
     )
     passages = Retriever(store).search(vector, per_document=2)
+    passages = Retriever(store).search(asked[0], mode="hybrid", words="question")

@@ -43,8 +43,8 @@ class LMKRetriever(BaseRetriever):
         ```
 
     A passage's metadata is its document's, and on top of it `document_id`, `start` and `end`
-    (characters of the document), `line` (from 1), `score` (higher is better: a cosine, and in
-    hybrid mode the fused score of its document, from 0 to 1),
+    (characters of the document), `line` (from 1), `score` (higher is better: from -1 to 1,
+    in hybrid mode from 0 to 1; see `lmk_rag.Retriever.search`),
     `best_start` and `best_end` (the landmark that matched best). `source` is the document's own,
     or its id where it has none.
     """

@@ -59,7 +59,7 @@ class LMKVectorStore(VectorStore):
     Search:
         ```python
         vector_store.similarity_search("which text?", k=4)
-        vector_store.similarity_search_with_score("which text?")  # cosine, higher is better
+        vector_store.similarity_search_with_score("which text?")  # higher is better, -1 to 1
         vector_store.similarity_search("part AB-1234", mode="hybrid")  # by words as well
         ```
 
@@ -265,9 +265,14 @@ class LMKVectorStore(VectorStore):
             return []  # as every other search
         _refuse(kwargs)
         (embedding,) = self.store.encoder.encode_query_parts([query])
-        words = query if mode == "hybrid" else None
         return self._diverse(
-            embedding, embedding.vector, k, fetch_k, lambda_mult, filter, mode, words
+            embedding,
+            k=k,
+            fetch_k=fetch_k,
+            lambda_mult=lambda_mult,
+            where=filter,
+            mode=mode,
+            words=query if mode == "hybrid" else None,
         )
 
     def max_marginal_relevance_search_by_vector(
@@ -287,13 +292,20 @@ class LMKVectorStore(VectorStore):
         The mode decides which `fetch_k` documents are chosen from; relevance is cosine.
         """
         _refuse(kwargs)
-        query = _array(embedding)
-        return self._diverse(query, query, k, fetch_k, lambda_mult, filter, mode, words)
+        return self._diverse(
+            _array(embedding),
+            k=k,
+            fetch_k=fetch_k,
+            lambda_mult=lambda_mult,
+            where=filter,
+            mode=mode,
+            words=words,
+        )
 
     def _diverse(
         self,
         query: Floats | QueryEmbedding,
-        vector: Floats,
+        *,
         k: int,
         fetch_k: int,
         lambda_mult: float,
@@ -301,6 +313,7 @@ class LMKVectorStore(VectorStore):
         mode: Mode,
         words: str | None,
     ) -> list[Document]:
+        vector = query.vector if isinstance(query, QueryEmbedding) else query
         hits = self._retriever.search_documents(
             query, k=fetch_k if 0 < k < fetch_k else k, filter=where, mode=mode, words=words
         )
@@ -326,7 +339,7 @@ class LMKVectorStore(VectorStore):
         )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
-        return lambda cosine: (cosine + 1) / 2
+        return lambda score: (score + 1) / 2
 
     def _documents(self, hits: list[DocumentHit]) -> list[tuple[Document, float]]:
         found = {d.id: d for d in self.get_by_ids([hit.document_id for hit in hits])}

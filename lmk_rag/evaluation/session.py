@@ -78,6 +78,7 @@ class SetSession:
         self._pieces: dict[tuple[int, int], Pieces] = {}
         self._cuts: dict[int, Floats] = {}
         self._bm25: Floats | None = None
+        self._words: Floats | None = None
         self._store: QdrantStore | None = None
         self._offsets: list[Ints] | None = None
         self._notes: dict[str, tuple[str, ...]] = {}
@@ -191,13 +192,16 @@ class SetSession:
         return best, ("ours",)
 
     def _word_scores(self) -> Floats:
-        """Ask the store by words alone."""
-        store, depth = self._opened_store(), len(self._document_ids)
-        found = {
-            id_: {hit.document_id: hit.score for hit in store.search_words(text, limit=depth)}
-            for id_, text in self.data.queries.items()
-        }
-        return score_rows(Run("words", found), self._query_ids, self._document_ids)
+        """Return the scores of all documents by the store's words alone."""
+        if self._words is None:
+            store, depth = self._opened_store(), len(self._document_ids)
+            found = {
+                id_: {hit.document_id: hit.score for hit in store.search_words(text, limit=depth)}
+                for id_, text in self.data.queries.items()
+            }
+            run = Run("words", found)
+            self._words = score_rows(run, self._query_ids, self._document_ids)
+        return self._words
 
     def _retrieved(self, method: Method) -> Run:
         """Ask the retriever, as users do."""

@@ -198,10 +198,10 @@ class ClientBackend:
             found = self._groups(request, condition, limit)
         return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
 
-    def search_words(
+    def search_sparse(
         self, query: WordVector, *, using: str, limit: int, where: Where = None
     ) -> list[Found]:
-        """Find points by words; see `Backend.search_words`."""
+        """Find points by words; see `Backend.search_sparse`."""
         # A server counts over its index otherwise, where deleted points stay for a while;
         # versions that don't know this parameter go on doing so.
         corpus = models.Filter(must=[models.HasVectorCondition(has_vector=using)])

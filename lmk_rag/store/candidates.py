@@ -84,10 +84,13 @@ def embedding_fault(embedding: DocumentEmbedding, text: str, dim: int) -> str | 
         )
     if not (np.isfinite(embedding.vector).all() and np.isfinite(embedding.landmarks).all()):
         return "its embedding holds NaN or infinity"
-    lengths = np.linalg.norm(embedding.landmarks, axis=1)
-    if np.abs(lengths - 1).max() > _UNIT:  # dot products would be no cosines
-        worst = lengths[np.abs(lengths - 1).argmax()]
-        return f"a landmark of its embedding has length {worst:.4g}; expected unit-length rows"
+    lengths = np.linalg.norm(np.vstack([embedding.vector, embedding.landmarks]), axis=1)
+    worst = lengths[np.abs(lengths - 1).argmax()]
+    if abs(worst - 1) > _UNIT:  # dot products would be no cosines
+        return (
+            f"a vector or landmark of its embedding has length {worst:.4g}; expected unit length: "
+            "divide it by that"
+        )
     return None
 
 

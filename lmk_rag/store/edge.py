@@ -189,10 +189,10 @@ class EdgeBackend:
         )
         return [replace(hit, score=min(max(hit.score, -1.0), 1.0)) for hit in found]
 
-    def search_words(
+    def search_sparse(
         self, query: WordVector, *, using: str, limit: int, where: Where = None
     ) -> list[Found]:
-        """Find points by words; see `Backend.search_words`."""
+        """Find points by words; see `Backend.search_sparse`."""
         edge = self._edge
         # The engine counts over its index otherwise, where deleted points stay for a while.
         corpus = edge.Filter(must=[edge.HasVectorCondition(using)])

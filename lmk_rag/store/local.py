@@ -134,10 +134,10 @@ class LocalBackend:
                 prefetch=prefetch,
             )
 
-    def search_words(
+    def search_sparse(
         self, query: WordVector, *, using: str, limit: int, where: Where = None
     ) -> list[Found]:
-        """Find points by words; see `Backend.search_words`."""
+        """Find points by words; see `Backend.search_sparse`."""
         with self._inner.lock:
             index = self._index()
             ids = self._ids(where)
@@ -147,7 +147,7 @@ class LocalBackend:
                     using, ((r.id, r.words[using]) for r in records if using in r.words)
                 )
             allowed = None if ids is None else set(ids)
-            return index.search_words(query, using=using, limit=limit, allowed=allowed)
+            return index.search_sparse(query, using=using, limit=limit, allowed=allowed)
 
     def exact_is_quick(self) -> bool:
         """Whether comparing every landmark costs little."""

@@ -139,10 +139,10 @@ class MemoryIndex:
         """Take in the words of every point that has any."""
         self._postings[name] = Postings(vectors)
 
-    def search_words(
+    def search_sparse(
         self, query: WordVector, *, using: str, limit: int, allowed: Collection[str] | None
     ) -> list[Found]:
-        """Find the best points by words; see `Backend.search_words`, and `search`."""
+        """Find the best points by words; see `Backend.search_sparse`, and `search`."""
         ids, scores = self._postings[using].search(query, allowed)
         return self._grouped(ids, scores, limit, 1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +106,7 @@ class Backend(Protocol):
             prefetch: the vector and the number of candidates of a first stage.
         """
 
-    def search_words(
+    def search_sparse(
         self, query: WordVector, *, using: str, limit: int, where: Where = None
     ) -> list[Found]:
         """Find the points that hold a word of the query, one per document, by BM25, best first.
@@ -151,12 +151,23 @@ def query_rows(query: QueryEmbedding, using: str) -> Any:
     return query.vector.tolist() if using == DOCUMENT else [query.vector.tolist()]
 
 
-def missing_from(there: list[Found], these: list[Found], where: Where) -> FieldIs:
-    """Return a filter on the documents of `these` that `there` lacks."""
-    known = {hit.document_id for hit in there}
-    ids = tuple(hit.document_id for hit in these if hit.document_id not in known)
+def completed(
+    found: list[Found], others: list[Found], where: Where, ask: Callable[[int, Where], list[Found]]
+) -> list[Found]:
+    """Return a ranking with the documents that only another has: a sum needs both scores.
+
+    Args:
+        found: a ranking.
+        others: the other.
+        where: the filter of both.
+        ask: the search that made `found`, by limit and filter.
+    """
+    known = {hit.document_id for hit in found}
+    ids = tuple(hit.document_id for hit in others if hit.document_id not in known)
+    if not ids:
+        return found
     also = where.also if isinstance(where, FieldIs) else where
-    return FieldIs("document_id", ids, also=also)
+    return found + ask(len(ids), FieldIs("document_id", ids, also=also))
 
 
 def stored_revisions(backend: Backend, document_ids: Sequence[str]) -> Revisions:

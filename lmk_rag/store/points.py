@@ -9,7 +9,8 @@ below 1,048,576), since a number takes some twenty bytes as JSON.
 
 Words are counted by document too, since a question's words may stand far apart; the first segment
 holds that vector. A document of more than 65,536 words counts in volumes of so many segments as
-stay below, each as a document, or the vector would outgrow a request.
+stay below, each as a document, or the vector would outgrow a request. A single segment of more
+words (of one huge landmark, or with the unread rest of a truncated text) counts as a segment alone.
 """
 
 from __future__ import annotations
@@ -38,8 +39,7 @@ SEGMENT_TOKENS = 1_024  # at most; half of it at least, but for the last and for
 _BYTES_PER_NUMBER = 25  # the longest float32 as JSON, "-0.000012345678901234567,"
 _BYTES_PER_TERM = _BYTES_PER_NUMBER + len("4294967295,")
 _LANDMARKS_PER_SECTION = 8
-# With as many pairs they take 4.5 MiB, and a segment that has more of its own up to 8: the half of
-# a request that a segment leaves.
+# With as many pairs they take 4.5 MiB, of the 8 that a segment leaves of a request.
 _VOLUME_WORDS = 65_536
 _SHARES = SEGMENT_TOKENS * 1_024  # a segment's room, in whole numbers
 
@@ -56,8 +56,9 @@ class Point:
         vectors: `landmarks` (L, D), `sections` (S, D) and, in a document's first segment,
             `document` (D,): float32, unit rows.
         payload: JSON-ready.
-        words: BM25's share of the segment, `words`, and in a volume's first segment of the volume,
-            `document_words`; without words, or in a collection that keeps none, neither.
+        words: BM25's share of the segment's words, as `words`; in the first segment of a document
+            or volume that of all its words, as `document_words`. None where there are no words,
+            or the collection keeps none.
     """
 
     id: str
@@ -175,7 +176,7 @@ def document_points(
     # Two limits as one: each landmark takes the larger of its shares, rounded up.
     share = np.maximum(
         embedding.landmark_tokens / SEGMENT_TOKENS,
-        _row_bytes(document.text, embedding, found) / _MAX_SEGMENT_BYTES,
+        _row_bytes(document.text, embedding, found, words) / _MAX_SEGMENT_BYTES,
     )
     segments = group_stretches(np.ceil(share * _SHARES).astype(np.int64), grades, _SHARES)
     ranges = [(int(embedding.spans[a, 0]), int(embedding.spans[b - 1, 1])) for a, b in segments]
@@ -219,7 +220,7 @@ def document_points(
         if point.n_bytes > MAX_REQUEST_BYTES:
             raise InputError(
                 f"characters {start} to {stop} make {point.n_bytes} bytes in one piece, with "
-                f"metadata and vectors; at most {MAX_REQUEST_BYTES} can be stored"
+                f"words, vectors and metadata; at most {MAX_REQUEST_BYTES} can be stored"
             )
         points.append(point)
     return points
@@ -231,17 +232,18 @@ def _word_vectors(
     """Return what each segment, of these characters, has of `words` and `document_words`."""
     counts: list[dict[str, WordVector]] = []
     volumes: list[tuple[int, int, int]] = []  # first segment, and its characters
-    room = 0
+    room = -1
     for index, (start, stop) in enumerate(ranges):
         own = found.vector(start, stop, average=rule.average, pairs=rule.pairs)
         counts.append({WORDS: own} if own else {})
         first, last = np.searchsorted(found.starts, (start, stop)).tolist()
         room -= last - first
-        if index == 0 or room < 0:
-            volumes.append((index, start, stop))
-            room = _VOLUME_WORDS - (last - first)
-        else:
+        if room >= 0:
             volumes[-1] = (*volumes[-1][:2], stop)
+            continue
+        room = _VOLUME_WORDS - (last - first)
+        if room >= 0:
+            volumes.append((index, start, stop))
     if rule.document_average is not None:
         for index, start, stop in volumes:
             whole = found.vector(start, stop, average=rule.document_average, pairs=rule.pairs)
@@ -250,15 +252,18 @@ def _word_vectors(
     return counts
 
 
-def _row_bytes(text: str, embedding: DocumentEmbedding, found: Terms | None) -> Ints:
+def _row_bytes(
+    text: str, embedding: DocumentEmbedding, found: Terms | None, rule: WordRule | None
+) -> Ints:
     """Return (L,) the bytes each landmark takes in a request: vectors, span, text and words."""
     numbers = embedding.landmarks.shape[1] * _BYTES_PER_NUMBER
     fixed = numbers + 2 * numbers // _LANDMARKS_PER_SECTION + 32  # sections hold 4 to 8 landmarks
     sizes = [len(json.dumps(text[start:end])) + fixed for start, end in embedding.spans.tolist()]
     bytes_ = np.array(sizes, np.int64)
-    if found is not None:  # from above: a segment has each of its words and pairs once
+    if found is not None and rule is not None:  # from above: a segment has each term once
         bounds = np.append(embedding.spans[:, 0], embedding.spans[-1, 1])
-        bytes_ += np.diff(np.searchsorted(found.starts, bounds)) * 2 * _BYTES_PER_TERM
+        per_word = _BYTES_PER_TERM * (2 if rule.pairs else 1)
+        bytes_ += np.diff(np.searchsorted(found.starts, bounds)) * per_word
     return bytes_
 
 

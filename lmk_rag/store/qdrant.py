@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qdrant_client import QdrantClient
 
-from lmk_rag.errors import ClosedError, CollectionMismatchError, InputError, StoreError
+from lmk_rag.errors import ClosedError, CollectionMismatchError, ConfigError, InputError, StoreError
 from lmk_rag.store.candidates import Skipped, check_document
 from lmk_rag.store.filters import FieldIs, Filter
 from lmk_rag.store.ingest import AddReport, ingest
@@ -72,6 +72,7 @@ class QdrantStore:
     Raises:
         StoreLockedError: another process or client holds the folder.
         CollectionMismatchError: the collection was made otherwise; nothing is changed.
+        ConfigError: the encoder can't encode queries in parts.
     """
 
     def __init__(
@@ -87,6 +88,11 @@ class QdrantStore:
         prefer_grpc: bool = False,
         timeout: int = 60,
     ) -> None:
+        if not callable(getattr(encoder, "encode_query_parts", None)):
+            raise ConfigError(
+                f"the encoder, a {type(encoder).__name__}, has no method encode_query_parts, which "
+                "searches need; lmk_rag.queries.vector_only makes what it returns from one vector"
+            )
         self.collection = collection
         self.encoder = encoder
         self._location = "client" if client is not None else str(location)

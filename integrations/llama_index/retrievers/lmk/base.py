@@ -57,7 +57,7 @@ class LMKRetriever(BaseRetriever):
     A passage is a node with its own, stable id. `start_char_idx` and `end_char_idx` count in the
     source document, where the stored node has offsets; SOURCE is that document, PARENT the stored
     node. On top of its metadata, "lmk_best_start" and "lmk_best_end" tell where in the passage's
-    text the best landmark lies. Scores are cosines, in [-1, 1]; in hybrid mode fused, in [0, 1].
+    text the best landmark lies. Scores lie in [-1, 1], in hybrid mode in [0, 1].
     """
 
     def __init__(

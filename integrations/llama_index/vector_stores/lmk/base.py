@@ -34,12 +34,11 @@ from llama_index.vector_stores.lmk.embeddings import (
     embeddings_of,
     encoder_of,
     query_of,
-    vector_of,
 )
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
-from lmk_rag import QdrantStore, Retriever
+from lmk_rag import QdrantStore, QueryEmbedding, Retriever
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import CANDIDATES, Fusion
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
@@ -237,7 +236,7 @@ class LMKVectorStore(BasePydanticVectorStore):
         return await asyncio.to_thread(self.get_nodes, node_ids, filters)
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
-        """Find nodes by their best landmark; similarities are cosines, in HYBRID fused scores.
+        """Find nodes by their landmarks; similarities are in [-1, 1], in HYBRID in [0, 1].
 
         Args:
             query: in DEFAULT, MMR or HYBRID mode. Its embedding counts, else its text is encoded;
@@ -286,7 +285,8 @@ class LMKVectorStore(BasePydanticVectorStore):
         )
         found = {hit.document_id: hit.score for hit in hits}
         if mmr and found:
-            vector = vector_of(self.store.encoder, asked)
+            assert not isinstance(asked, str), "a blank text finds nothing"
+            vector = asked.vector if isinstance(asked, QueryEmbedding) else asked
             found = diverse(self.store, vector, list(found), k, query.mmr_threshold)
         stored = self.store.get(list(found))
         return VectorStoreQueryResult(

@@ -57,13 +57,13 @@ def query_of(
     """Return what to search with: the embedding, or the text where there is none.
 
     An index sends the text along with its embedding. Where the encoder makes that embedding of
-    that text, the text's parts are known too; an embedding of something else, as of a made-up
-    answer (HyDE), stands alone.
+    that text, the text's parts are known too, for another forward pass; an embedding of something
+    else, as of a made-up answer (HyDE), or of several windows, stands alone.
     """
     if embedding is None:
         if text is None:
             raise InputError("the query has neither an embedding nor a text")
-        return text
+        return encoder.encode_query_parts([text])[0] if text.strip() else text
     given = np.asarray(embedding, np.float32)
     if isinstance(encoder, PlainEncoder) or not (text or "").strip():
         return given
@@ -72,14 +72,6 @@ def query_of(
         return given  # the store says what is wrong with it
     likeness = float(own.vector @ given) / max(float(np.linalg.norm(given)), _SMALL)
     return own if likeness > 1 - _ROUNDING else given
-
-
-def vector_of(encoder: DocumentEncoder, query: str | Floats | QueryEmbedding) -> Floats:
-    """Return the (D,) vector of what `query_of` returned."""
-    if isinstance(query, str):
-        vector: Floats = encoder.encode_queries([query])[0]
-        return vector
-    return query.vector if isinstance(query, QueryEmbedding) else query
 
 
 def _one_row(node: BaseNode) -> DocumentEmbedding | None:
