@@ -435,7 +435,7 @@ def test_the_fingerprint_ignores_what_only_names_the_maker(model_folder, load, c
 
 def test_the_default_model_comes_with_the_package_and_was_trained_with_landmarks():
     checkpoint = load_checkpoint(None, dtype=torch.float32)
-    assert checkpoint.name == "default (lmk-minilm-l6-v2)"
+    assert checkpoint.name == "default (lmk-minilm-l6-v3)"
     assert checkpoint.trained_with_landmarks
     assert checkpoint.pooling == "mean"
     assert checkpoint.max_length == 256

@@ -17,7 +17,7 @@ LAYERS = [
     {"types", "errors", "config"},
     {"boundaries"},
     {"spans"},
-    {"landmarks", "batching", "pooling", "progress", "devices", "scoring", "forking"},
+    {"landmarks", "batching", "pooling", "progress", "devices", "scoring", "forking", "queries"},
     {"lexical", "fusion"},
     {"st_folder", "dense"},
     {"checkpoint"},

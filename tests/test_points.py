@@ -289,7 +289,7 @@ def test_a_piece_larger_than_a_request_is_refused(word_encoder):
     encoder = word_encoder()
     with pytest.raises(InputError, match="characters 0 to 3000000 make"):
         points_of(encoder, "\x00" * 3_000_000)  # six bytes each as JSON
-    with pytest.raises(InputError, match="with metadata and vectors"):
+    with pytest.raises(InputError, match="with words, vectors and metadata"):
         points_of(encoder, "short", {"huge": "x" * 17_000_000})
 
 
