@@ -18,7 +18,7 @@ from lmk_rag.store.operations import Found, Record, Revisions, Where
 from lmk_rag.store.points import Point
 from lmk_rag.types import QueryEmbedding
 
-_EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide
+_EXACT_ROWS = 1_000_000  # a tenth of a second at 384 wide, for a query of eight rows
 
 # Stores on one client share its vectors, as they share its lock.
 _INDEXES: weakref.WeakKeyDictionary[QdrantClient, dict[str, MemoryIndex]]
