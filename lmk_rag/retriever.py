@@ -100,12 +100,12 @@ class Retriever:
                 to be another text; None: the query.
 
         Returns:
-            passages, best first: in the order of `search_documents`, and more of them begin with
-            the same ones. The `score` of a document's best passage is the document's (see
-            `DocumentHit`), so that no document outranks those that were looked at; that of its
-            further passages is MaxSim of the query and what they show, and in `document` and
-            `hybrid` mode the document's too. A passage is the stretch around a landmark that is
-            among the best for the query's vector.
+            passages, best first: in the order of `search_documents`, and (two stages may look at
+            more candidates for more of them) more of them begin with the same ones. The `score` of
+            a document's best passage is the document's (see `DocumentHit`), so that no document
+            outranks those that were looked at; that of its further passages is MaxSim of the query
+            and what they show, and in `document` and `hybrid` mode the document's too. A passage is
+            the stretch around a landmark that is among the best for the query's vector.
 
         Raises:
             InputError: `query` is neither a string, nor a (D,) array, nor a `QueryEmbedding` of
