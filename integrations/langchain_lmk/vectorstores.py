@@ -21,6 +21,7 @@ from langchain_lmk.embeddings import LMKEmbeddings
 from lmk_rag.errors import InputError
 from lmk_rag.fusion import Fusion
 from lmk_rag.plain_encoder import PlainEncoder
+from lmk_rag.queries import checked
 from lmk_rag.retriever import Mode
 from lmk_rag.store import CollectionOptions, DocumentEncoder, Filter
 from lmk_rag.types import DocumentHit, Floats, QueryEmbedding
@@ -293,7 +294,7 @@ class LMKVectorStore(VectorStore):
         """
         _refuse(kwargs)
         return self._diverse(
-            _array(embedding),
+            checked(_array(embedding), self.store.encoder.dim),
             k=k,
             fetch_k=fetch_k,
             lambda_mult=lambda_mult,
@@ -304,7 +305,7 @@ class LMKVectorStore(VectorStore):
 
     def _diverse(
         self,
-        query: Floats | QueryEmbedding,
+        query: QueryEmbedding,
         *,
         k: int,
         fetch_k: int,
@@ -313,14 +314,13 @@ class LMKVectorStore(VectorStore):
         mode: Mode,
         words: str | None,
     ) -> list[Document]:
-        vector = query.vector if isinstance(query, QueryEmbedding) else query
         hits = self._retriever.search_documents(
             query, k=fetch_k if 0 < k < fetch_k else k, filter=where, mode=mode, words=words
         )
         vectors = self.store.document_vectors([hit.document_id for hit in hits])
         hits = [hit for hit in hits if hit.document_id in vectors]
         rows = [vectors[hit.document_id].tolist() for hit in hits]
-        chosen = maximal_marginal_relevance(vector, rows, lambda_mult=lambda_mult, k=k)
+        chosen = maximal_marginal_relevance(query.vector, rows, lambda_mult=lambda_mult, k=k)
         return [document for document, _ in self._documents([hits[i] for i in chosen])]
 
     def _similarity_search_with_relevance_scores(

@@ -19,7 +19,7 @@ from lmk_rag.evaluation.encodings import (
     encode_pieces,
     encode_queries,
 )
-from lmk_rag.evaluation.methods import OUR_KINDS, WORD_KINDS, Method
+from lmk_rag.evaluation.methods import WORD_KINDS, Method
 from lmk_rag.evaluation.metrics import MethodResult, by_length, by_passkey_length, judge, means
 from lmk_rag.evaluation.runs import DEPTH, Run, fuse_scores, run_of, score_rows
 from lmk_rag.fusion import Fusion
@@ -116,18 +116,17 @@ class SetSession:
         """Encode what a method needs, so that its own time is that of ranking."""
         if method.kind in ("document", "landmarks", "mixed"):
             self._ours()
+            self._asked(self._need_encoder())
         elif method.kind in ("retriever", "words", "hybrid"):
             self._opened_store()
+            if method.kind != "words":
+                self._asked_in_parts()
         elif method.kind == "cut":
             self._cut(method.size)
             self._asked(self._need_base().encoder(method.size))
         elif method.needs_base and method.kind != "fusion":
             self._piece(method)
             self._asked(self._need_base().piece_encoder(method.size))
-        if method.kind in ("retriever", "hybrid"):
-            self._asked_in_parts()
-        elif method.kind in OUR_KINDS and method.kind != "words":
-            self._asked(self._need_encoder())
         for part in method.parts:
             self._prepare(part)
 

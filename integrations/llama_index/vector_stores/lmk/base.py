@@ -38,7 +38,7 @@ from llama_index.vector_stores.lmk.embeddings import (
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
-from lmk_rag import QdrantStore, QueryEmbedding, Retriever
+from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import ConfigError, InputError
 from lmk_rag.fusion import CANDIDATES, Fusion
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
@@ -286,8 +286,7 @@ class LMKVectorStore(BasePydanticVectorStore):
         found = {hit.document_id: hit.score for hit in hits}
         if mmr and found:
             assert not isinstance(asked, str), "a blank text finds nothing"
-            vector = asked.vector if isinstance(asked, QueryEmbedding) else asked
-            found = diverse(self.store, vector, list(found), k, query.mmr_threshold)
+            found = diverse(self.store, asked.vector, list(found), k, query.mmr_threshold)
         stored = self.store.get(list(found))
         return VectorStoreQueryResult(
             nodes=[to_node(document.metadata, document.text) for document in stored],

@@ -13,11 +13,10 @@ from llama_index.embeddings.lmk.landmarks import unpack
 from lmk_rag import DocumentEmbedding, QueryEmbedding
 from lmk_rag.errors import InputError
 from lmk_rag.plain_encoder import PlainEncoder
+from lmk_rag.queries import checked
 from lmk_rag.store import DocumentEncoder
-from lmk_rag.types import Floats
 
 _ROUNDING = 1e-3  # of a cosine of 1: what bfloat16 and batches of another shape make of it
-_SMALL = 1e-30
 
 
 def encoder_of(model: BaseEmbedding) -> DocumentEncoder:
@@ -53,7 +52,7 @@ def embeddings_of(
 
 def query_of(
     encoder: DocumentEncoder, text: str | None, embedding: Sequence[float] | None
-) -> str | Floats | QueryEmbedding:
+) -> str | QueryEmbedding:
     """Return what to search with: the embedding, or the text where there is none.
 
     An index sends the text along with its embedding. Where the encoder makes that embedding of
@@ -64,14 +63,11 @@ def query_of(
         if text is None:
             raise InputError("the query has neither an embedding nor a text")
         return encoder.encode_query_parts([text])[0] if text.strip() else text
-    given = np.asarray(embedding, np.float32)
+    given = checked(np.asarray(embedding), encoder.dim)
     if isinstance(encoder, PlainEncoder) or not (text or "").strip():
         return given
     (own,) = encoder.encode_query_parts([str(text)])
-    if given.shape != own.vector.shape:
-        return given  # the store says what is wrong with it
-    likeness = float(own.vector @ given) / max(float(np.linalg.norm(given)), _SMALL)
-    return own if likeness > 1 - _ROUNDING else given
+    return own if own.vector @ given.vector > 1 - _ROUNDING else given
 
 
 def _one_row(node: BaseNode) -> DocumentEmbedding | None:
