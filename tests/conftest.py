@@ -6,10 +6,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before any import reads it: no test may re
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # each core has a worker of its own
 
+import asyncio
 import functools
 import itertools
 import json
 import re
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -346,6 +348,30 @@ def bert(model_folder, load) -> Iterator[LandmarkEncoder]:
 
     with load(model_folder("bert"), LandmarkConfig(granularity=8, overlap=16)) as encoder:
         yield encoder
+
+
+@pytest.fixture
+def waits_for_the_loop(monkeypatch) -> Callable[[type, str], list[bool]]:
+    """Let a method, each time it is called, first wait for a turn of the running event loop.
+
+    On the loop's own thread that turn never comes. Returns whether it came, by call.
+    """
+
+    def watch(owner: type, name: str) -> list[bool]:
+        loop, work = asyncio.get_running_loop(), getattr(owner, name)
+        turns: list[bool] = []
+
+        @functools.wraps(work)
+        def watched(*args, **kwargs):
+            turn = threading.Event()
+            loop.call_soon_threadsafe(turn.set)
+            turns.append(all(turns) and turn.wait(timeout=30))  # one that never comes is enough
+            return work(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+        return turns
+
+    return watch
 
 
 @pytest.fixture(scope="session")
