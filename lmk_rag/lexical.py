@@ -29,6 +29,7 @@ from functools import lru_cache
 
 import numpy as np
 import regex
+from numpy.typing import NDArray
 
 from lmk_rag.types import Floats, Ints
 
@@ -38,7 +39,7 @@ K1, B = 1.2, 0.75
 AVERAGE = 512
 _DOCUMENT_AVERAGE = 8_192  # likewise, of a document
 _PAIR_WEIGHT = 0.5  # of a pair of words in a query; a word has 1
-_PAIR_FACTOR = np.uint64(0x9E3779B1)  # odd, so that no first word is lost modulo 2**32
+_PAIR_FACTOR = np.uint32(0x9E3779B1)  # odd, so that no first word is lost modulo 2**32
 
 _RUN = regex.compile(r"[\p{L}\p{M}\p{N}_]+")
 # Scripts written without spaces between words, and Hangul, whose words carry their particles.
@@ -61,11 +62,11 @@ class WordVector:
     """The terms of a text or query.
 
     Attributes:
-        indices: (N,) int64 in [0, 2**32), increasing: no term comes twice.
+        indices: (N,) uint32, increasing: no term comes twice.
         values: (N,) float32, positive.
     """
 
-    indices: Ints
+    indices: NDArray[np.uint32]
     values: Floats
 
     def __len__(self) -> int:
@@ -92,11 +93,11 @@ class Terms:
     """Every word of a text, in order.
 
     Attributes:
-        indices: (T,) int64: CRC-32 of each.
+        indices: (T,) uint32: CRC-32 of each.
         starts: (T,) int64, not decreasing: the character its word begins at.
     """
 
-    indices: Ints
+    indices: NDArray[np.uint32]
     starts: Ints
 
     def vector(self, start: int, end: int, *, average: int, pairs: bool) -> WordVector:
@@ -128,7 +129,7 @@ def terms(text: str) -> Terms:
         for index, offset in _indices_of(match[0])
     ]
     both = np.array(found, np.int64).reshape(-1, 2)
-    return Terms(both[:, 0], both[:, 1])
+    return Terms(both[:, 0].astype(np.uint32), both[:, 1])
 
 
 def query_vector(text: str, *, pairs: bool) -> WordVector:
@@ -159,11 +160,9 @@ def words(text: str) -> Iterator[tuple[str, int]]:
             yield word, match.start() + offset
 
 
-def _pair_indices(indices: Ints) -> Ints:
-    """Return (T - 1,) the index of each pair of neighbors, in [0, 2**32)."""
-    wide = indices.astype(np.uint64)
-    mixed = wide[:-1] * _PAIR_FACTOR + wide[1:]
-    return np.asarray(mixed & np.uint64(0xFFFFFFFF), np.int64)
+def _pair_indices(indices: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return (T - 1,) the index of each pair of neighbors; products wrap around."""
+    return np.asarray(indices[:-1] * _PAIR_FACTOR + indices[1:])
 
 
 def _indices_of(run: str) -> tuple[tuple[int, int], ...]:

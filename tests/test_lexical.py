@@ -90,7 +90,7 @@ def test_the_values_are_those_of_bm25():
         zlib.crc32(b"valve"): pytest.approx(1 * 2.2 / (1 + 1.2 * norm)),
         zlib.crc32(b"filter"): pytest.approx(1 * 2.2 / (1 + 1.2 * norm)),
     }
-    assert (vector.indices.dtype, vector.values.dtype) == (np.int64, np.float32)
+    assert (vector.indices.dtype, vector.values.dtype) == (np.uint32, np.float32)
 
 
 def test_a_query_counts_its_words():
@@ -117,7 +117,7 @@ def test_words_next_to_each_other_are_a_term_too():
         pair(PUMP, VALVE): pytest.approx(twice),
         pair(VALVE, PUMP): pytest.approx(once),
     }
-    assert np.all(np.diff(vector.indices) > 0)
+    assert np.all(vector.indices[1:] > vector.indices[:-1])
 
 
 def test_a_pair_counts_half_in_a_query():
@@ -182,8 +182,7 @@ def test_a_text_without_words_has_an_empty_vector(text):
 def test_indices_rise_and_values_are_positive_and_bounded(text):
     found = terms(text)
     vector = found.vector(0, len(text), average=100, pairs=False)
-    assert np.all(np.diff(vector.indices) > 0)
-    assert np.all((vector.indices >= 0) & (vector.indices < 2**32))
+    assert np.all(vector.indices[1:] > vector.indices[:-1])
     assert np.all((vector.values > 0) & (vector.values < 2.2))
     assert np.all(np.diff(found.starts) >= 0)
     assert set(vector.indices) == set(query_vector(text, pairs=False).indices)

@@ -137,7 +137,7 @@ def read_record(record: Any) -> Record:
         vectors={name: np.asarray(value, np.float32) for name, value in vectors.items()},
         words={
             name: WordVector(
-                np.asarray(value.indices, np.int64), np.asarray(value.values, np.float32)
+                np.asarray(value.indices, np.uint32), np.asarray(value.values, np.float32)
             )
             for name, value in sparse.items()
         },

@@ -57,9 +57,8 @@ class Postings:
             self._sorted = _sort(self._vectors)
         ids, indices, points, values = self._sorted
         scores = np.zeros(len(ids), np.float64)
-        asked = query.indices.astype(np.uint32)
-        firsts = np.searchsorted(indices, asked, side="left").tolist()
-        ends = np.searchsorted(indices, asked, side="right").tolist()
+        firsts = np.searchsorted(indices, query.indices, side="left").tolist()
+        ends = np.searchsorted(indices, query.indices, side="right").tolist()
         for first, end, count in zip(firsts, ends, query.values.tolist(), strict=True):
             scores[points[first:end]] += count * _idf(end - first, len(ids)) * values[first:end]
         kept = [i for i in np.flatnonzero(scores).tolist() if allowed is None or ids[i] in allowed]
@@ -72,7 +71,7 @@ def _idf(holding: int, total: int) -> float:
 
 
 def _sort(vectors: dict[str, WordVector]) -> _Sorted:
-    indices = np.concatenate([vector.indices for vector in vectors.values()]).astype(np.uint32)
+    indices = np.concatenate([vector.indices for vector in vectors.values()])
     values = np.concatenate([vector.values for vector in vectors.values()])
     sizes = [len(vector) for vector in vectors.values()]
     points = np.repeat(np.arange(len(vectors), dtype=np.int32), sizes)
