@@ -21,7 +21,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from llama_index.vector_stores.qdrant import QdrantVectorStore as LIQdrant
 from qdrant_client import QdrantClient, models
 from rich.console import Console
 from rich.table import Table
-from stage1_recall import read_jsonl, text_of
 from transformers import AutoTokenizer
 
 from langchain_lmk import LMKEmbeddings, LMKVectorStore
@@ -46,6 +45,7 @@ from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.node_parser.lmk import LMKNodeParser
 from llama_index.vector_stores.lmk import LMKVectorStore as LILMKVectorStore
 from lmk_rag.checkpoint import minilm
+from lmk_rag.evaluation.sets import limit, load_set
 
 Search = Callable[[str], list[str]]
 _PIECES = 50  # enough pieces to name ten documents
@@ -149,7 +149,7 @@ def langchain_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     )
 
 
-def ndcg_at_10(ranked: Sequence[str], relevant: dict[str, float]) -> float:
+def ndcg_at_10(ranked: Sequence[str], relevant: Mapping[str, int]) -> float:
     """Return nDCG@10 with linear gains."""
     gains = [relevant.get(id_, 0.0) for id_ in list(dict.fromkeys(ranked))[:10]]
     best = sorted(relevant.values(), reverse=True)[:10]
@@ -166,16 +166,11 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--output", type=Path, help="write frameworks_side_by_side.json here")
     options = parser.parse_args()
-    folder = options.data / options.set
-    corpus = read_jsonl(folder / "corpus.jsonl.gz")[: options.documents]
-    texts = {record["_id"]: text_of(record) for record in corpus}
-    relevant: dict[str, dict[str, float]] = {}
-    for line in (folder / "qrels.tsv").read_text("utf-8").splitlines()[1:]:
-        query, document, score = line.split("\t")
-        if document in texts:
-            relevant.setdefault(query, {})[document] = float(score)
-    queries = {q["_id"]: q["text"] for q in read_jsonl(folder / "queries.jsonl.gz")}
-    queries = {id_: queries[id_] for id_ in list(relevant)[: options.queries]}
+    data = limit(
+        load_set(options.data / options.set), documents=options.documents, queries=options.queries
+    )
+    texts = {document.id: document.text for document in data.documents}
+    queries = data.queries
 
     ways = []
     for name, build in (
@@ -193,7 +188,7 @@ def main() -> None:
             begin = time.perf_counter()
             found = search(query)
             times.append(time.perf_counter() - begin)
-            scores.append(ndcg_at_10(found, relevant[id_]))
+            scores.append(ndcg_at_10(found, data.qrels[id_]))
         ways.append(
             Way(
                 name,

@@ -47,6 +47,7 @@ def recipe_of(recipe: Recipe, pooling: str, steps: int, seed: int) -> Recipe:
         weights=Weights(vector=2.0, landmark=0.0, scores=0.3, contrast=0.0),
         granularities=(16, 32, 64, 128),
         batch_tokens=5_200,
+        whitening=None,  # it would follow any pooling, and there is none for multicls
         learning_rate=2e-4,  # a converted model has far to go
     )
 

@@ -36,6 +36,7 @@ def recipes(base: Recipe) -> dict[str, Recipe]:
         batch_tokens=5_200,
         learning_rate=1.5e-4,
         warmup_steps=40,
+        whitening=None,
     )
     rotary = replace(
         tokens, rotary=True, config=replace(base.config, max_length=8_192), learning_rate=2e-4

@@ -196,6 +196,8 @@ def index(
     """
     exclude = None if "://" in options.store else real_path(options.store)
     source = FileSource([options.folder], exclude=exclude)
+    if source.missing:  # a drive that isn't mounted, or a slip: what is stored stays
+        raise InputError(f"{options.folder}: no such folder, or no text files in it")
     with progress_bar("indexing", len(source), show=True) as advance:
         report = store.add(map(convert, source.documents()), on_progress=advance)
     store.delete([info.id for info in list(store.documents()) if source.is_gone(info.id)])

@@ -4,8 +4,9 @@
             ids and      Document-   character         Qdrant   two stages   Passage
             positions    Embedding   ranges
 
-A landmark token stands after every k tokens; one forward pass gives the document's vector (the
-mean of the landmark states) and a contextual vector of every stretch (each landmark state).
+A landmark stands for every stretch of k tokens: a token after it, or the mean of its states. One
+forward pass gives the document's vector (the mean of the landmark states) and a contextual vector
+of every stretch (each landmark state).
 
 Importing this package does not import torch; the names below load on first use.
 """

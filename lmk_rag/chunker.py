@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmk_rag.boundaries import edge_strength
-from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.config import check_int
+from lmk_rag.errors import InputError
 from lmk_rag.spans import group_stretches
 from lmk_rag.types import Chunk, DocumentEmbedding, Ints
 
@@ -33,10 +34,7 @@ class LandmarkChunker:
     """
 
     def __init__(self, encoder: LandmarkEncoder, *, chunk_tokens: int = 256) -> None:
-        if not isinstance(chunk_tokens, int) or isinstance(chunk_tokens, bool) or chunk_tokens < 1:
-            raise ConfigError(
-                f"chunk_tokens is {chunk_tokens!r}; expected at least 1, a whole number"
-            )
+        check_int("chunk_tokens", chunk_tokens, minimum=1)
         self.encoder = encoder
         self.chunk_tokens = chunk_tokens
 

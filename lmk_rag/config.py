@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -36,7 +37,7 @@ class LandmarkConfig:
         query_prompt, document_prompt: put before the text as tokens; they belong to no span.
             "" (the default) uses the prompt saved with the checkpoint, if any; None uses none.
         on_overflow: what to do with a text longer than one window: encode it in several
-            (`window`), cut it and say so (`truncate`), or raise TextTooLongError (`error`).
+            (`window`), cut it and warn (`truncate`), or raise TextTooLongError (`error`).
 
     Raises:
         ConfigError: a value is out of range.
@@ -105,6 +106,17 @@ class LandmarkConfig:
     def fingerprint(self) -> str:
         """Return 16 hex digits that change whenever a setting changes."""
         return hashlib.sha256(self.to_json().encode("utf-8")).hexdigest()[:16]
+
+
+def as_config(value: object) -> object:
+    """Return a mapping as a `LandmarkConfig`, anything else as it is.
+
+    For pydantic, which left to itself drops keys that the dataclass does not have.
+
+    Raises:
+        ConfigError: unknown keys, or values out of range.
+    """
+    return LandmarkConfig.from_dict(dict(value)) if isinstance(value, Mapping) else value
 
 
 def check_int(name: str, value: object, *, minimum: int) -> None:

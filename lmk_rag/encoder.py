@@ -270,6 +270,9 @@ class LandmarkEncoder:
     ) -> list[DocumentEmbedding]:
         self._check_open()
         layouts = self._lay_out(texts, prompt, first_index, config)
+        cut = [index for index, layout in enumerate(layouts, first_index) if layout.truncated]
+        if cut:
+            warnings.warn(_cut_message(cut, self.max_length), stacklevel=3)
         windows = [(i, window) for i, layout in enumerate(layouts) for window in layout.windows]
         pooled: list[PooledWindow | None] = [None] * len(windows)
         with progress_bar("encoding windows", len(windows), show=show_progress) as advance:
@@ -321,6 +324,14 @@ class LandmarkEncoder:
 def _check_texts(texts: object) -> None:
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise InputError(f"texts is {texts!r:.80}; expected a list of strings")
+
+
+def _cut_message(indices: Sequence[int], window: int) -> str:
+    more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
+    return (
+        f"text {indices[0]}{more} did not fit the window of {window} tokens: the rest was not read "
+        "(on_overflow='truncate')"
+    )
 
 
 def _untrained_message(name: str, pooling: str) -> str:

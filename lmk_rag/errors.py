@@ -21,6 +21,7 @@ Each also derives from the builtin that callers would expect to catch, ValueErro
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
 
 
@@ -78,6 +79,12 @@ class UnsupportedFilterError(StoreError, NotImplementedError):
 
 class MissingExtraError(LMKError, ImportError):
     """An optional package is needed and not installed."""
+
+
+def refuse_options(name: str, options: Mapping[str, object]) -> None:
+    """Raise TypeError if there are keyword options, which a framework's signature lets through."""
+    if options:
+        raise TypeError(f"{name} does not know the options {', '.join(sorted(options))}")
 
 
 def require_extra(module: str, extra: str, purpose: str) -> ModuleType:

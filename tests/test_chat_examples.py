@@ -169,6 +169,17 @@ def test_a_folder_that_is_not_there_is_one_line(run):
     assert err.endswith("\nerror: nowhere: no such folder, or no text files in it\n")
 
 
+def test_a_folder_that_went_away_keeps_its_index(run, manuals):
+    folder = manuals / "mounted"
+    folder.mkdir(exist_ok=True)
+    (folder / "a.txt").write_text("The office opens at nine.\n")
+    assert "1 added" in run(folder="mounted")[2]
+    folder.rename(manuals / "elsewhere")
+    assert run(folder="mounted")[0] == 1
+    (manuals / "elsewhere").rename(folder)
+    assert "0 added, 0 updated, 1 unchanged" in run(folder="mounted")[2]
+
+
 def test_ctrl_c_ends_it(run, monkeypatch):
     def interrupted(_prompt):
         raise KeyboardInterrupt

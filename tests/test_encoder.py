@@ -294,7 +294,10 @@ def test_a_truncated_text_says_so_and_says_how_far_it_got(model_folder, load):
     text = "the pump " * 100
     config = LandmarkConfig(max_length=40, on_overflow="truncate", boundary="token")
     with load(model_folder("bert"), config) as encoder:
-        cut, whole = encoder.encode_documents([text, "the pump"])
+        with pytest.warns(UserWarning, match="^text 0 did not fit the window of 40 tokens"):
+            cut, whole = encoder.encode_documents([text, "the pump"])
+        with pytest.warns(UserWarning, match="^text 1 and 1 more did not fit"):
+            encoder.encode_query_parts(["short", text, text])
         covered = int(cut.spans[-1, 1])
         same = encoder.encode_documents([text[:covered]])[0]
     assert cut.truncated

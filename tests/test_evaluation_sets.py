@@ -87,6 +87,7 @@ def test_a_language_folder_is_named_with_the_set_above_it(folder, tmp_path):
         ("qrels.tsv", QRELS + "q1\td1\n", r"qrels.tsv:5: found .*expected 3 cells"),
         ("qrels.tsv", QRELS + "q1\td1\tx\n", r"qrels.tsv:5: score is 'x'; expected a whole number"),
         ("qrels.tsv", QRELS + "q1\td9\t1\n", r"qrels.tsv:5: there is no document 'd9'"),
+        ("qrels.tsv", QRELS[:25] + "q1\td1\t1\n" * 2, r"qrels.tsv:3: 'q1' and 'd1' were judged"),
         ("qrels.tsv", QRELS + "q9\td1\t1\n", r"qrels.tsv:5: there is no query 'q9'"),
         ("qrels.tsv", QRELS[:25] + "q1\td1\t0\n", r"pumps: the qrels hold no relevant document"),
         ("answers.tsv", ANSWERS + "q1\td1\t3\t99\n", r"'q1' is \[3, 99\) of 'd1', which has 15"),

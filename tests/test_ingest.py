@@ -181,6 +181,10 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
     wide = replace(embeddings[0], vector=np.ones(5, np.float32))
     nan = replace(embeddings[0], landmarks=np.full_like(embeddings[0].landmarks, np.nan))
     long = replace(embeddings[0], landmarks=embeddings[0].landmarks * np.float32(1.5))
+    none = replace(embeddings[0], norms=embeddings[0].norms * 0)
+    few = replace(embeddings[0], norms=embeddings[0].norms[1:])
+    late, apart = embeddings[0].spans.copy(), embeddings[0].spans.copy()
+    late[0, 0], apart[0, 1] = 2, 1
     encoder.encoded.clear()
     report = store.add_encoded(
         [
@@ -190,6 +194,10 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
             (Document("wide", good[0].text), wide),
             (Document("nan", good[0].text), nan),
             (Document("long", good[0].text), long),
+            (Document("none", good[0].text), none),
+            (Document("few", good[0].text), few),
+            (Document("late", good[0].text), replace(embeddings[0], spans=late)),
+            (Document("apart", good[0].text), replace(embeddings[0], spans=apart)),
         ]
     )
     assert encoder.encoded == []
@@ -200,6 +208,10 @@ def test_given_embeddings_are_used_and_checked(store, encoder):
     assert "the store has width 32" in reasons["wide"]
     assert "NaN or infinity" in reasons["nan"]
     assert "landmark of its embedding has length 1.5; expected unit length" in reasons["long"]
+    assert "a norm of its embedding is 0; expected positive ones" in reasons["none"]
+    assert "its embedding has the shapes" in reasons["few"]
+    for name in ("late", "apart"):
+        assert "don't follow each other from the text's beginning" in reasons[name]
     assert store.add(good).unchanged == ["d0", "d1", "d2"]
 
 

@@ -117,6 +117,13 @@ def test_landmarks_survive_json(parser, embedding):
     assert first == core.n_landmarks
 
 
+def test_a_node_that_lost_its_embedding_has_the_mean_of_its_landmarks(parser, embedding):
+    for node in parser([Document(text=REPEATED)]):
+        expected, node.embedding = node.embedding, None
+        found = unpack(node, embedding.encoder.fingerprint)
+        np.testing.assert_allclose(found.vector, expected, atol=1e-3)
+
+
 def test_landmarks_take_a_kilobyte_each_at_384_wide():
     embedding = LMKEmbedding()
     (node,) = LMKNodeParser(embed_model=embedding)([Document(text="The valve closes now. " * 50)])

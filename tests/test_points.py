@@ -313,6 +313,7 @@ def test_text_counts_for_the_size_of_a_segment(word_encoder):
     assert all(request_bytes([point]) < 16 * MIB for point in points)
 
 
+@pytest.mark.filterwarnings("ignore:text 0 did not fit")
 def test_the_tail_of_a_truncated_document_is_kept_as_text(model_folder, load):
     from lmk_rag import LandmarkConfig
 

@@ -61,7 +61,8 @@ def test_pairs_are_read_plain_or_compressed(tmp_path):
 
 @pytest.mark.parametrize(
     "line", ['{"query": "q"}', '{"query": "q", "positive": " "}', "[1]", "{",
-             '{"query": "q", "positive": "p", "negatives": "n"}'],
+             '{"query": "q", "positive": "p", "negatives": "n"}',
+             '{"query": "q", "positive": "p", "negative": ["n"]}'],
 )  # fmt: skip
 def test_a_bad_pair_is_named(tmp_path, line):
     path = tmp_path / "pairs.jsonl"
@@ -282,6 +283,11 @@ def test_recipes_round_trip_and_name_what_they_do_not_know(tmp_path):
         ({"temperature": 0}, "temperature is 0"),
         ({"weights": {"vector": -1}}, "no weight below 0"),
         ({"steps": 0}, "steps is 0"),
+        ({"granularities": [0, 32]}, "granularities is 0"),
+        ({"warmup_steps": -1}, "warmup_steps is -1"),
+        ({"beta2": 1.5}, "beta2 is 1.5; expected 0 to 1"),
+        ({"sources": [{"name": "a", "pairs": "a", "limit": -1}]}, "limit of source 'a' is -1"),
+        ({"sources": [{"name": "a", "pairs": "a", "weight": -1}]}, "has weight -1; expected more"),
         ({"config": {"max_length": 100}}, "a stretch may take 384 tokens"),
         ({"teacher": "", "weights": {"contrast": 0}}, "nothing would be learned"),
         ({"sources": [{"name": "a", "pairs": "a"}, {"name": "a", "pairs": "b"}]}, "the same name"),

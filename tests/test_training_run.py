@@ -222,6 +222,17 @@ def test_a_source_that_gives_nothing_is_named(recipe, data, tmp_path):
         train(recipe, data, tmp_path / "run", device="cpu")
 
 
+def test_a_folder_with_a_run_on_other_data_is_refused(recipe, data, tmp_path):
+    recipe, pairs = replace(recipe, steps=1), data / "pairs.jsonl"
+    train(recipe, data, tmp_path / "run", device="cpu")
+    lines = pairs.read_text("utf-8")
+    pairs.write_text(lines + '{"query": "one", "positive": "two three"}\n', "utf-8")
+    with pytest.raises(ConfigError, match="holds a run on other data"):
+        train(recipe, data, tmp_path / "run", device="cpu")
+    pairs.write_text(lines, "utf-8")
+    assert train(recipe, data, tmp_path / "run", device="cpu").finished
+
+
 def test_a_limit_is_drawn_with_the_seed(recipe, data):
     def drawn(seed):
         source = Source("pairs", pairs="pairs.jsonl", limit=5)

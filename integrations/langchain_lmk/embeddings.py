@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,11 +11,7 @@ from langchain_core.embeddings import Embeddings
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from lmk_rag import LandmarkConfig, LandmarkEncoder
-
-
-def _config(value: object) -> object:
-    # Left to itself, pydantic drops keys that the dataclass does not have.
-    return LandmarkConfig.from_dict(dict(value)) if isinstance(value, Mapping) else value
+from lmk_rag.config import as_config
 
 
 class LMKEmbeddings(BaseModel, Embeddings):
@@ -53,7 +48,7 @@ class LMKEmbeddings(BaseModel, Embeddings):
     )
 
     model_name: str | Path | None = Field(default=None, alias="model")
-    config: Annotated[LandmarkConfig | None, BeforeValidator(_config)] = None
+    config: Annotated[LandmarkConfig | None, BeforeValidator(as_config)] = None
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False

@@ -29,9 +29,10 @@ class LMKTextSplitter(BaseDocumentTransformer):
         ```
 
     Pieces are cut, never changed: `piece.page_content == source[start_index:end_index]`, and
-    together they are the source. Offsets count from the beginning of the `page_content` that
-    was given, also where that is a piece of something else. A blank text has no pieces. Metadata
-    is copied for every piece; ids are not kept, because pieces of one document can't share one.
+    together they are the source, but for pieces of white space alone. Offsets count from the
+    beginning of the `page_content` that was given, also where that is a piece of something else.
+    A blank text has no pieces. Metadata is copied for every piece; ids are not kept, because
+    pieces of one document can't share one.
 
     The model does not run for this: where landmarks stand depends on the tokens alone.
 

@@ -18,7 +18,7 @@ from qdrant_client import QdrantClient
 
 import lmk_rag
 from langchain_lmk.embeddings import LMKEmbeddings
-from lmk_rag.errors import InputError
+from lmk_rag.errors import InputError, refuse_options
 from lmk_rag.fusion import Fusion
 from lmk_rag.plain_encoder import PlainEncoder
 from lmk_rag.queries import checked
@@ -35,7 +35,8 @@ class LMKVectorStore(VectorStore):
 
     Key init args:
         embedding: `LMKEmbeddings`; or any other `Embeddings`, which gives one vector a document.
-        collection_name: made if it is not there; one made by another model is refused.
+        collection_name: made if it is not there; one made by another model is refused. Of other
+            `Embeddings` class, `model` or `model_name`, and width tell models apart.
         location: ":memory:", a folder, or the URL of a Qdrant server. Ignored with `client`.
         client, api_key, options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
         fusion: as in `lmk_rag.Retriever`.
@@ -141,7 +142,7 @@ class LMKVectorStore(VectorStore):
                 metadata that JSON can't hold, and then none is stored; or one that can't be
                 encoded, and then the others are.
         """
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         documents = list(documents)
         own = [document.id for document in documents] if ids is None else list(ids)
         _check_length("ids", own, documents)
@@ -195,7 +196,7 @@ class LMKVectorStore(VectorStore):
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool:
         """Delete documents by id; unknown ids change nothing, and None is refused."""
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         self.store.delete(ids)  # type: ignore[arg-type]  # it refuses None, in its own words
         return True
 
@@ -229,7 +230,7 @@ class LMKVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[tuple[Document, float]]:
         """Find documents, best first, with their scores as in `lmk_rag.DocumentHit`."""
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         hits = self._retriever.search_documents(query, k=k, filter=filter, mode=mode)
         return self._documents(hits)
 
@@ -244,7 +245,7 @@ class LMKVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """Find documents by the vector of a query, best first; hybrid mode needs `words` too."""
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         hits = self._retriever.search_documents(
             _array(embedding), k=k, filter=filter, mode=mode, words=words
         )
@@ -264,7 +265,7 @@ class LMKVectorStore(VectorStore):
         """Find documents that differ from each other; 0 is all difference, 1 all relevance."""
         if not query.strip():
             return []  # as every other search
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         (embedding,) = self.store.encoder.encode_query_parts([query])
         return self._diverse(
             embedding,
@@ -292,7 +293,7 @@ class LMKVectorStore(VectorStore):
 
         The mode decides which `fetch_k` documents are chosen from; relevance is cosine.
         """
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         return self._diverse(
             checked(_array(embedding), self.store.encoder.dim),
             k=k,
@@ -364,8 +365,3 @@ def _array(vector: Sequence[float]) -> Floats:
 def _check_length(name: str, given: Sequence[object], items: Sequence[object]) -> None:
     if len(given) != len(items):
         raise InputError(f"{len(given)} {name} for {len(items)} documents; expected one each")
-
-
-def _refuse(kwargs: dict[str, Any]) -> None:
-    if kwargs:
-        raise TypeError(f"LMKVectorStore does not know the options {', '.join(sorted(kwargs))}")

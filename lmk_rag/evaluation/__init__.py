@@ -1,7 +1,7 @@
 """Measure retrieval: sets, methods side by side, metrics, significance, reports. Extra `eval`.
 
     folder -> RetrievalSet -> SetSession -> Run -> MethodResult -> tables, JSON, TREC files, plot
-              sets            encodings     runs   metrics         report, plot
+              sets            encodings     runs   metrics         results, tables, plot
                               and methods
 
 Each text is encoded once per model and setting; every method of that encoding is derived from it.

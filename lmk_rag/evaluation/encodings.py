@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -213,7 +214,9 @@ def encode_queries(encoder: LandmarkEncoder, texts: Sequence[str], cache: ArrayC
 
 
 def _vectors(encoder: LandmarkEncoder, texts: Sequence[str]) -> dict[str, Any]:
-    found = encoder.encode_documents(texts)
+    with warnings.catch_warnings():  # that texts are cut is the method, and is counted
+        warnings.filterwarnings("ignore", message=".*on_overflow='truncate'")
+        found = encoder.encode_documents(texts)
     return {
         "vectors": np.stack([e.vector for e in found]),
         "tokens": np.array([e.n_tokens for e in found]),

@@ -1,6 +1,7 @@
 """Our encoder and our whole retriever as models of mteb (version 2). Extra `mteb`.
 
     import mteb
+    from lmk_rag import LandmarkEncoder
     from lmk_rag.evaluation.mteb_adapter import MtebRetriever
 
     mteb.evaluate(MtebRetriever(LandmarkEncoder()), mteb.get_tasks(tasks=["LEMBQMSumRetrieval"]))

@@ -116,7 +116,10 @@ def load_set(folder: str | Path, *, name: str | None = None) -> RetrievalSet:
     path = _only(folder, "qrels.tsv", "qrels/test.tsv")
     for place, (query_id, document_id, score) in _table(path, _QRELS):
         _check_ids(place, query_id, document_id, queries, shifts)
-        qrels.setdefault(query_id, {})[document_id] = _number(place, "score", score)
+        judged, grade = qrels.setdefault(query_id, {}), _number(place, "score", score)
+        if document_id in judged:
+            raise InputError(f"{place}: {query_id!r} and {document_id!r} were judged before")
+        judged[document_id] = grade
     answers = []
     if (folder / "answers.tsv").exists():
         for place, (query_id, document_id, start, end) in _table(folder / "answers.tsv", _ANSWERS):

@@ -74,16 +74,24 @@ def check_document(
 def embedding_fault(embedding: DocumentEmbedding, text: str, dim: int) -> str | None:
     """Say why an embedding can't be stored with a text, or None if it can."""
     n = len(embedding.spans)
-    shapes = (embedding.vector.shape, embedding.landmarks.shape, embedding.landmark_tokens.shape)
-    if n == 0 or shapes != ((dim,), (n, dim), (n,)):
+    parts = (embedding.vector, embedding.landmarks, embedding.landmark_tokens, embedding.norms)
+    shapes = tuple(part.shape for part in parts)
+    if n == 0 or shapes != ((dim,), (n, dim), (n,), (n,)):
         return f"its embedding has the shapes {shapes} for {n} spans; the store has width {dim}"
     if not covers(embedding, text):
         return (
             f"its embedding covers {int(embedding.spans[-1, 1])} characters, the text has "
             f"{len(text)}: it is of another text"
         )
-    if not (np.isfinite(embedding.vector).all() and np.isfinite(embedding.landmarks).all()):
+    starts, ends = embedding.spans[:, 0], embedding.spans[:, 1]
+    # Two neighbors may share a character, of which each has some tokens.
+    steps = starts[1:] - ends[:-1]
+    if starts[0] != 0 or (starts > ends).any() or not np.isin(steps, (0, -1)).all():
+        return "the spans of its embedding don't follow each other from the text's beginning"
+    if not all(np.isfinite(part).all() for part in parts):
         return "its embedding holds NaN or infinity"
+    if (embedding.norms <= 0).any():
+        return f"a norm of its embedding is {embedding.norms.min():.4g}; expected positive ones"
     lengths = np.linalg.norm(np.vstack([embedding.vector, embedding.landmarks]), axis=1)
     worst = lengths[np.abs(lengths - 1).argmax()]
     if abs(worst - 1) > _UNIT:  # dot products would be no cosines

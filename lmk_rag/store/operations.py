@@ -43,7 +43,7 @@ class Found:
 
 
 class Backend(Protocol):
-    """One collection: `ClientBackend` for servers, `LocalBackend` for folders and memory."""
+    """One collection: `ClientBackend` of a server, `EdgeBackend` and `LocalBackend` in here."""
 
     @property
     def is_local(self) -> bool:

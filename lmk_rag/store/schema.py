@@ -59,9 +59,13 @@ class DocumentEncoder(Protocol):
 class CollectionOptions:
     """How a new collection is laid out; an existing one keeps what it has.
 
+    The same options serve every place: what a cluster needs has no effect in memory or a folder,
+    nor have graph settings in memory; Edge reads `m`, `ef_construct` and `full_scan_threshold` of
+    them, and refuses quantization.
+
     Attributes:
-        float16: store landmarks and sections in half precision (servers; half the space).
-        on_disk: keep landmarks on disk and read them when a query rescores (servers).
+        float16: store landmarks and sections in half precision (servers and Edge; half the space).
+        on_disk: keep landmarks on disk and read them when a query rescores (servers and Edge).
         hnsw: graph settings for `document` and `sections`; None: Qdrant's defaults.
         quantization: of `document` and `sections`; None: none.
         shard_number, replication_factor, write_consistency_factor: for clusters.

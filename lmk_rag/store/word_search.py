@@ -22,7 +22,6 @@ def search_words(
     *,
     limit: int,
     where: Where,
-    depth: int = CANDIDATES,
 ) -> list[Found]:
     """Find documents by words, best first.
 
@@ -32,11 +31,11 @@ def search_words(
         text: the query; one without words finds nothing.
         limit: documents.
         where: a filter.
-        depth: documents that each of both rankings hands on, or `limit` if that is more.
 
     Returns:
         the best segment of each document, with the document's score, which is always whole. Which
-        documents are found is exact as long as each is among the first `depth` of a ranking.
+        documents are found is exact as long as each is among the first 400 of a ranking, or
+        `limit` if that is more.
     """
     query = query_vector(text, pairs=rule.pairs)
     if not query:
@@ -47,7 +46,8 @@ def search_words(
 
     if rule.document_average is None:
         return ask(WORDS, limit, where)
-    segments, wholes = (ask(using, max(limit, depth), where) for using in (WORDS, DOCUMENT_WORDS))
+    depth = max(limit, CANDIDATES)
+    segments, wholes = (ask(using, depth, where) for using in (WORDS, DOCUMENT_WORDS))
     segments = completed(segments, wholes, where, partial(ask, WORDS))
     wholes = completed(wholes, segments, where, partial(ask, DOCUMENT_WORDS))
     shares = {hit.document_id: hit.score for hit in wholes}

@@ -73,6 +73,9 @@ def read_pairs(path: Path) -> list[Pair]:
     for place, record in _records(path):
         query, positive = record.get("query"), record.get("positive")
         negatives = record.get("negatives", [])
+        unknown = sorted(set(record) - {"query", "positive", "negatives"})
+        if unknown:  # a key misspelled would be negatives lost
+            raise TrainingDataError(f"{place} has the unknown keys {', '.join(unknown)}")
         texts = [query, positive, *(negatives if isinstance(negatives, list) else [None])]
         if not all(isinstance(text, str) and text.strip() for text in texts):
             raise TrainingDataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -28,7 +29,7 @@ class Source:
         join: put this many positives behind each other to make one document.
         limit: use at most this many pairs or texts; drawn with the seed.
         weight: multiplies how often the source is drawn.
-        licence: for the model card.
+        licence: of its texts, a note for readers of the recipe.
     """
 
     name: str
@@ -45,6 +46,12 @@ class Source:
         if self.join < 1 or (self.join > 1 and self.texts is not None):
             raise ConfigError(
                 f"source {self.name!r} has join {self.join}; expected 1, or more for pairs alone"
+            )
+        if self.limit is not None:
+            check_int(f"limit of source {self.name!r}", self.limit, minimum=1)
+        if not 0 < self.weight < math.inf:
+            raise ConfigError(
+                f"source {self.name!r} has weight {self.weight!r}; expected more than 0"
             )
 
 
@@ -128,9 +135,15 @@ class Recipe:
         for name in ("granularities", "query_granularities", "boundaries"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; expected at least one to draw from")
+            for size in () if name == "boundaries" else getattr(self, name):
+                check_int(name, size, minimum=1)
         for name in ("temperature", "score_temperature", "learning_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected more than 0")
+        for name in ("floor", "weight_decay", "beta2", "balance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected 0 to 1")
+        check_int("warmup_steps", self.warmup_steps, minimum=0)
         if min(dataclasses.astuple(self.weights)) < 0 or not any(dataclasses.astuple(self.weights)):
             raise ConfigError(f"{self.weights}: expected no weight below 0 and one above")
         names = [source.name for source in self.sources]

@@ -49,7 +49,7 @@ class RetroMAELoss(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(self._embeddings().weight)))
 
     def _embeddings(self) -> nn.Embedding:
-        transformer: Any = getattr(self.model, "module", self.model)[0]  # type: ignore[index]
+        transformer: Any = self.model[0]  # type: ignore[index]
         found: nn.Embedding = transformer.auto_model.get_input_embeddings()
         return found
 

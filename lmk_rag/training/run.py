@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -73,10 +74,10 @@ def train(
 ) -> TrainingResult:
     """Train a landmark model.
 
-    `output` gets `recipe.json`, `log.jsonl` (a line per logged step, every objective multiplied by
-    its weight), `loss.png`, `checkpoints/` and, at the end of the call, `model/`. If it holds
-    checkpoints of the same recipe, the run goes on from the last, exactly as if it had never
-    stopped.
+    `output` gets `recipe.json`, `data.sha256`, `log.jsonl` (a line per logged step, every objective
+    multiplied by its weight), `loss.png`, `checkpoints/` and, at the end of the call, `model/`. If
+    it holds checkpoints of the same recipe and data, the run goes on from the last, exactly as if
+    it had never stopped.
 
     Args:
         recipe: everything that decides the result.
@@ -89,8 +90,8 @@ def train(
         show_progress: show a bar.
 
     Raises:
-        ConfigError: `output` holds a run of another recipe, or the recipe can't be followed with
-            this data, teacher or device.
+        ConfigError: `output` holds a run of another recipe or of other data, or the recipe can't be
+            followed with this data, teacher or device.
         TrainingDataError: a file of another form.
         CheckpointError: a model that can't be read or converted.
     """
@@ -104,10 +105,10 @@ def train(
             f"{processes} processes were started; gradient caching (mini_batch) and RetroMAE run "
             "in one"
         )
-    if int(os.environ.get("RANK", "0")) == 0:
-        _claim(output, recipe)
     set_seed(recipe.seed)
     examples = [e for source in recipe.sources for e in read_source(source, Path(data), recipe)]
+    if int(os.environ.get("RANK", "0")) == 0:
+        _claim(output, recipe, examples)
     model = build_model(recipe, device=device)
     transformer = landmark_transformer(model)
     teacher = None
@@ -175,15 +176,21 @@ def _save(
         model.save_pretrained(str(folder), create_model_card=False)
 
 
-def _claim(output: Path, recipe: Recipe) -> None:
-    """Write the recipe, or make sure that what was trained here was trained by it."""
-    path = output / "recipe.json"
+def _claim(output: Path, recipe: Recipe, examples: Sequence[Example]) -> None:
+    """Write recipe and digest of the data, or make sure that they are those of the run so far."""
+    path, digest_path = output / "recipe.json", output / "data.sha256"
+    digest = hashlib.sha256(repr(examples).encode("utf-8", "surrogatepass")).hexdigest() + "\n"
     begun = whole_checkpoints(output / "checkpoints")
     if begun and path.is_file() and Recipe.read(path) != recipe:
         raise ConfigError(
             f"{output} holds a run of another recipe; choose another folder, or go on with {path}"
         )
+    if begun and digest_path.is_file() and digest_path.read_text("utf-8") != digest:
+        raise ConfigError(
+            f"{output} holds a run on other data; choose another folder, or put the files back"
+        )
     write_text(path, recipe.to_json())
+    write_text(digest_path, digest)
 
 
 def _check_teaching(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from llama_index.embeddings.lmk.cache import PrefixedKVStore
 from llama_index.embeddings.lmk.encoders import Settings, shared_encoder
 from llama_index.embeddings.lmk.landmarks import is_encoded
 from lmk_rag import LandmarkConfig, LandmarkEncoder
+from lmk_rag.config import as_config
 
 
 def _name(value: object) -> object:
@@ -23,11 +24,6 @@ def _name(value: object) -> object:
     if isinstance(value, str | Path) and value != "default" and Path(value).expanduser().is_dir():
         return str(Path(value).expanduser().resolve())
     return str(value) if isinstance(value, Path) else value
-
-
-def _config(value: object) -> object:
-    # Left to itself, pydantic drops keys that the dataclass does not have.
-    return LandmarkConfig.from_dict(dict(value)) if isinstance(value, Mapping) else value
 
 
 class LMKEmbedding(BaseEmbedding):
@@ -62,7 +58,7 @@ class LMKEmbedding(BaseEmbedding):
     model_name: Annotated[str, BeforeValidator(_name)] = Field(
         default="default", description="Folder or hub id of the model."
     )
-    config: Annotated[LandmarkConfig | None, BeforeValidator(_config)] = Field(
+    config: Annotated[LandmarkConfig | None, BeforeValidator(as_config)] = Field(
         default=None, description="How texts are cut; None: as the checkpoint says."
     )
     device: str = Field(default="auto", description="auto, or a torch device name.")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from dataclasses import replace
 
 import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode
@@ -72,7 +73,7 @@ def _read(data: bytes, vector: list[float] | None) -> DocumentEmbedding:
     norms = np.frombuffer(data, "<f4", n, offset=4 + 12 * n).astype(np.float32)
     rows = np.frombuffer(data, "<f2", offset=4 + 16 * n).astype(np.float32).reshape(n, -1)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)  # half precision is off by 1e-4
-    return DocumentEmbedding(
+    embedding = DocumentEmbedding(
         vector=np.asarray(vector or rows[0], np.float32),
         landmarks=rows,
         norms=norms,
@@ -80,6 +81,7 @@ def _read(data: bytes, vector: list[float] | None) -> DocumentEmbedding:
         landmark_tokens=whole[2 * n :],
         n_windows=1,
     )
+    return embedding if vector else replace(embedding, vector=embedding.stretch_vector(0, n - 1))
 
 
 def _checksum(text: str) -> str:

@@ -39,7 +39,7 @@ from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
 from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
-from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.errors import ConfigError, InputError, refuse_options
 from lmk_rag.fusion import CANDIDATES, Fusion
 from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 
@@ -159,7 +159,7 @@ class LMKVectorStore(BasePydanticVectorStore):
                 another width, landmarks of another encoder), and then none is; or one can't be
                 encoded, and then others are.
         """
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         embeddings = embeddings_of(nodes, self.store.encoder)
         documents = [to_document(*pair) for pair in zip(nodes, embeddings, strict=True)]
         problems = list(self.store.check(documents))
@@ -179,7 +179,7 @@ class LMKVectorStore(BasePydanticVectorStore):
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Delete the nodes of a source document; an unknown one changes nothing."""
-        _refuse(delete_kwargs)
+        refuse_options("LMKVectorStore", delete_kwargs)
         if not isinstance(ref_doc_id, str):
             raise InputError(f"ref_doc_id is {ref_doc_id!r}; expected a string")
         self.store.delete_where(Eq(SOURCE_ID, ref_doc_id))
@@ -199,7 +199,7 @@ class LMKVectorStore(BasePydanticVectorStore):
         Raises:
             InputError: neither is given; `clear` deletes everything.
         """
-        _refuse(delete_kwargs)
+        refuse_options("LMKVectorStore", delete_kwargs)
         if node_ids is None and filters is None:
             raise InputError("neither node_ids nor filters given; use clear() to delete all nodes")
         self.store.delete(self._ids(node_ids, filters))
@@ -256,7 +256,7 @@ class LMKVectorStore(BasePydanticVectorStore):
             ConfigError: `alpha` is outside [0, 1].
         """
         factor = kwargs.pop("mmr_prefetch_factor", 4.0)
-        _refuse(kwargs)
+        refuse_options("LMKVectorStore", kwargs)
         if query.mode not in _MODES:
             raise NotImplementedError(
                 "LMKVectorStore knows the query modes default, mmr and hybrid, not "
@@ -332,8 +332,3 @@ def _refuse_faults(problems: Iterable[Skipped]) -> None:
     for problem in problems:
         if problem.is_error:
             raise InputError(f"node {problem.document_id!r} is not stored: {problem.reason}")
-
-
-def _refuse(kwargs: dict[str, Any]) -> None:
-    if kwargs:
-        raise TypeError(f"LMKVectorStore does not know the options {', '.join(sorted(kwargs))}")
