@@ -40,20 +40,20 @@ def main() -> None:
     parser.add_argument("--model", help="default: the default model")
     parser.add_argument("--documents", type=int, default=40)
     parser.add_argument("--queries", type=int, default=300)
-    parser.add_argument("--windows", type=int, nargs="*", default=[64, 128, 256])
-    parser.add_argument("--granularities", type=int, nargs="*", default=[16, 32, 64, 128])
+    parser.add_argument("--windows", type=int, nargs="*", default=[128, 256, 512])
+    parser.add_argument("--granularities", type=int, nargs="*", default=[16, 32, 64, 128, 256])
     parser.add_argument("--output", type=Path, help="write settings.json and settings.md here")
     options = parser.parse_args()
     sets = first_documents(options.data, documents=options.documents, queries=options.queries)
     with LandmarkEncoder(options.model) as encoder:
-        saved = encoder.config
+        saved, name = encoder.config, encoder.name
     title = (
-        f"nDCG@10 and speed by setting: the first {options.documents} documents and at most "
-        f"{options.queries} queries of each set; default is {saved}"
+        f"nDCG@10 and speed of {name} by setting: the first {options.documents} documents and "
+        f"at most {options.queries} queries of each set; default is {saved}"
     )
     rows = []
-    for name, config in settings_of(saved, options.windows, options.granularities).items():
-        rows.append({"setting": name} | measured(options.model, config, sets))
+    for setting, config in settings_of(saved, options.windows, options.granularities).items():
+        rows.append({"setting": setting} | measured(options.model, config, sets))
         Console().print(rows[-1])
         if options.output:
             write_rows(options.output / "settings.json", title, rows)

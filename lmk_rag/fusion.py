@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lmk_rag.errors import ConfigError
 
 Rule = Literal["rrf", "weighted"]
@@ -28,7 +31,8 @@ class Fusion:
         rule: `weighted`, by scores (see `weighted_scores`), or `rrf`, by ranks (see
             `reciprocal_ranks`). Scores tell a name that one document alone has from a word that
             many have; ranks don't.
-        words: the weight of the words, in [0, 1]; the landmarks have the rest.
+        words: the weight of the words, in [0, 1]; the landmarks have the rest. By scores each is
+            weighed beyond that by how far its best document stands out.
 
     Raises:
         ConfigError: no such rule, or a weight outside [0, 1].
@@ -108,23 +112,41 @@ def weighted_scores(
     """Convex combination of normalized scores (Bruch, Gai and Ingber, TOIS 2023).
 
     Cosines are stretched so that the lowest is 0 and the highest 1 (all 1 where they are equal),
-    BM25 so that 0 stays and the highest is 1.
+    BM25 so that 0 stays and the highest is 1. Each ranking weighs as far as its best stands out, by
+    how many standard deviations lie between 0 and 1. So the order is that of summed standard
+    scores, and where all documents are much alike to one ranking, the other decides.
 
     Args:
-        cosines, matches: by document id; higher is better. One left out of either has 0 there.
+        cosines, matches: by document id; higher is better. One left out of either has the lowest
+            cosine, or no match.
         weight: of `matches`, in [0, 1].
 
     Returns:
         a score in [0, 1] for each document of either.
     """
-    low, high = min(cosines.values(), default=0.0), max(cosines.values(), default=0.0)
-    top = max(matches.values(), default=0.0)
-    scores = dict.fromkeys([*cosines, *matches], 0.0)
-    for id_, score in cosines.items():
-        scores[id_] += (1 - weight) * ((score - low) / (high - low) if high > low else 1.0)
-    for id_, score in matches.items():
-        scores[id_] += weight * (score / top if top > 0 else 0.0)
-    return scores
+    ids = list(dict.fromkeys([*cosines, *matches]))
+    low = min(cosines.values(), default=0.0)
+    near = np.array([_round(cosines.get(id_, low)) - _round(low) for id_ in ids], np.float64)
+    match = np.array([_round(matches.get(id_, 0.0)) for id_ in ids], np.float64)
+    ours, theirs = (1 - weight) * _prominence(near), weight * _prominence(match)
+    both = ours + theirs
+    if both == 0:  # neither tells documents apart, or the one that has all the weight doesn't
+        ours, theirs, both = 1 - weight, weight, 1.0
+    scores = (ours * _stretched(near, bool(cosines)) + theirs * _stretched(match, False)) / both
+    return dict(zip(ids, scores.tolist(), strict=True))
+
+
+def _prominence(scores: NDArray[np.float64]) -> float:
+    """Return the highest score in standard deviations, 0 where all scores are equal."""
+    if len(scores) == 0 or scores.max() == scores.min():  # then their deviation may be noise
+        return 0.0
+    return float(scores.max() / scores.std())
+
+
+def _stretched(scores: NDArray[np.float64], filled: bool) -> NDArray[np.float64]:
+    """Return scores from 0 on divided by the highest; where that is 0, all 1 if `filled`."""
+    top = float(scores.max(initial=0.0))
+    return scores / top if top > 0 else np.full_like(scores, float(filled))
 
 
 def _ranks(scores: Mapping[str, float]) -> dict[str, int]:

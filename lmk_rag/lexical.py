@@ -2,8 +2,8 @@
 
 BM25 (Robertson and Zaragoza, The Probabilistic Relevance Framework, 2009, section 3.4) scores
 
-    sum over query terms t of  qtf(t) * idf(t) * tf(t) * (K1 + 1) / (tf(t) + K1 * norm)
-    norm = 1 - B + B * length / average
+    sum over query terms t of  qtf(t) * idf(t) * tf(t) * (k1 + 1) / (tf(t) + k1 * norm)
+    norm = 1 - b + b * length / average
 
 The last factor depends on the text alone and is what a text's vector holds; a query's vector
 holds qtf, how often the query has the term; Qdrant multiplies by idf when it searches. A word's
@@ -33,11 +33,6 @@ from numpy.typing import NDArray
 
 from lmk_rag.types import Floats, Ints
 
-K1, B = 1.2, 0.75
-# The length of a segment, in terms, that counts as usual. It can't follow a collection as it grows,
-# for what is stored would have to be written again (benchmarks/bm25_segments.md).
-AVERAGE = 512
-_DOCUMENT_AVERAGE = 8_192  # likewise, of a document
 _PAIR_WEIGHT = 0.5  # of a pair of words in a query; a word has 1
 _PAIR_FACTOR = np.uint32(0x9E3779B1)  # odd, so that no first word is lost modulo 2**32
 
@@ -74,17 +69,36 @@ class WordVector:
 
 
 @dataclass(frozen=True)
+class Bm25:
+    """What BM25 needs to know of a kind of text.
+
+    Attributes:
+        k1: how long a term goes on counting as it comes again.
+        b: how far length is held against a text, from 0 to 1.
+        average: the length, in words, that counts as usual. It can't follow a collection as it
+            grows, for what is stored would have to be written again.
+    """
+
+    k1: float
+    b: float
+    average: int
+
+
+@dataclass(frozen=True)
 class WordRule:
     """What a collection counts of words; all of its points are written by one rule.
 
+    In a segment one mention says most. Over a document a term may come often before it is enough,
+    and length is held against it more, or the longest would win (benchmarks/bm25_segments.md).
+
     Attributes:
-        average: the length of a segment, in words, that counts as usual.
-        document_average: that of a document; None: words are counted by segment alone.
+        segment: of segments.
+        document: of whole documents; None: words are counted by segment alone.
         pairs: whether two words next to each other are a term as well.
     """
 
-    average: int = AVERAGE
-    document_average: int | None = _DOCUMENT_AVERAGE
+    segment: Bm25 = Bm25(0.9, 0.6, 512)
+    document: Bm25 | None = Bm25(2.0, 0.9, 8_192)
     pairs: bool = True
 
 
@@ -100,24 +114,24 @@ class Terms:
     indices: NDArray[np.uint32]
     starts: Ints
 
-    def vector(self, start: int, end: int, *, average: int, pairs: bool) -> WordVector:
+    def vector(self, start: int, end: int, rule: Bm25, *, pairs: bool) -> WordVector:
         """Return BM25's share of the words that begin in [start, end).
 
         Args:
             start, end: characters.
-            average: the length, in words, that counts as usual; the same for all of a collection.
+            rule: the same for all such texts of a collection.
             pairs: count pairs of words too.
 
         Returns:
-            values in (0, K1 + 1).
+            values in (0, k1 + 1).
         """
         first, last = np.searchsorted(self.starts, (start, end)).tolist()
         own = self.indices[first:last]
         if pairs:
             own = np.concatenate([own, _pair_indices(own)])
         indices, counts = np.unique(own, return_counts=True)
-        norm = 1 - B + B * (last - first) / average
-        values = counts * (K1 + 1) / (counts + K1 * norm)
+        norm = 1 - rule.b + rule.b * (last - first) / rule.average
+        values = counts * (rule.k1 + 1) / (counts + rule.k1 * norm)
         return WordVector(indices, values.astype(np.float32))
 
 

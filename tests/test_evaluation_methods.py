@@ -117,6 +117,7 @@ def test_bm25_of_texts_without_words_finds_nothing():
 LONG = "The pump of station V-7 stops when the valve closes, and nobody restarts it now. " * 8
 
 
+@pytest.mark.filterwarnings("ignore:text 0.* did not fit the window")
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 @pytest.mark.parametrize("window", [64, 20])
 def test_a_cut_text_has_the_vector_sentence_transformers_gives_it(st_folder, pooling, window):
@@ -135,6 +136,7 @@ def test_a_cut_text_has_the_vector_sentence_transformers_gives_it(st_folder, poo
     assert [e.truncated for e in found] == [True, False, False]
 
 
+@pytest.mark.filterwarnings("ignore:text 0.* did not fit the window")
 def test_a_configured_length_gives_way_to_the_one_asked_for(st_folder, edit_json):
     import sentence_transformers
 

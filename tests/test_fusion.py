@@ -1,5 +1,6 @@
 """Two rankings as one: by ranks and by scores."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,14 +22,33 @@ def test_reciprocal_ranks_are_those_of_the_paper_times_61():
     }
 
 
-def test_weighted_scores_stretch_each_to_one():
+def test_weighted_scores_stretch_each_to_one_and_weigh_how_far_its_best_stands_out():
     scores = weighted_scores(COSINES, MATCHES, 0.25)
+    # From 0 on: cosines 0.8, 0.4, 0 and 0; matches 0, 8, 0 and 2.
+    ours, theirs = 0.75 * 0.8 / 0.11**0.5, 0.25 * 8 / 10.75**0.5
+    share = theirs / (ours + theirs)
     assert scores == {
-        "a": pytest.approx(0.75),
-        "b": pytest.approx(0.75 * 0.5 + 0.25),
+        "a": pytest.approx(1 - share),
+        "b": pytest.approx((1 - share) * 0.5 + share),
         "c": pytest.approx(0),
-        "d": pytest.approx(0.25 * 2 / 8),
+        "d": pytest.approx(share * 2 / 8),
     }
+
+
+def test_the_order_is_that_of_summed_standard_scores():
+    cosines = {"a": 0.5, "b": 0.62, "c": 0.41, "d": 0.3}
+    matches = {"a": 9.0, "b": 6.0, "c": 8.0}
+    near = np.array(list(cosines.values()))
+    match = np.array([*matches.values(), 0.0])
+    standard = 0.6 * (near - near.mean()) / near.std() + 0.4 * (match - match.mean()) / match.std()
+    expected = ["abcd"[i] for i in np.argsort(-standard)]
+    assert list(fuse(cosines, matches, Fusion(words=0.4))) == expected == ["b", "a", "c", "d"]
+
+
+def test_where_all_are_alike_to_one_ranking_the_other_decides():
+    alike = {"a": 0.1 + 0.2, "b": 0.3, "c": 0.3}  # float noise is no difference
+    assert fuse(alike, {"b": 2.0, "c": 1.0}, Fusion()) == {"b": 1, "c": 0.5, "a": 0}
+    assert fuse({"a": 0.2, "b": 0.6}, {"a": 3.0, "b": 3.0}, Fusion()) == {"b": 1, "a": 0}
 
 
 @pytest.mark.parametrize("rule", ["rrf", "weighted"])
@@ -100,4 +120,6 @@ def test_by_default_a_word_that_one_document_alone_has_outweighs_a_somewhat_bett
     cosines = {"near": 0.6, "named": 0.5, "far": 0.2}
     fused = fuse(cosines, {"near": 1.0, "named": 9.0, "far": 1.0}, Fusion())
     assert list(fused) == ["named", "near", "far"]
-    assert fused["named"] == pytest.approx(0.5 * 0.75 + 0.5)
+    near, match = np.array([0.4, 0.3, 0.0]), np.array([1.0, 9.0, 1.0])
+    ours, theirs = 0.4 / near.std(), 9 / match.std()
+    assert fused["named"] == pytest.approx((ours * 0.75 + theirs) / (ours + theirs), abs=1e-6)

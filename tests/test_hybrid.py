@@ -64,10 +64,17 @@ def with_pairs(text):
     return words, list(itertools.pairwise(words))
 
 
-def bm25(documents, query, averages=(512, 8_192), pair_weight=0.5):
+BY_SEGMENT, BY_DOCUMENT = (0.9, 0.6, 512), (2.0, 0.9, 8_192)  # k1, b and the usual length
+
+
+def share(count, length, k1, b, average):
+    return count * (k1 + 1) / (count + k1 * (1 - b + b * length / average))
+
+
+def bm25(documents, query, rules=(BY_SEGMENT, BY_DOCUMENT), pair_weight=0.5):
     """BM25 of every document with a word of the query, as the textbook has it.
 
-    Each of these has one segment, so both sums differ by the usual length alone.
+    Each of these has one segment, so both sums differ by their rule alone.
     """
     texts = {d.id: Counter(itertools.chain(*with_pairs(d.text))) for d in documents}
     lengths = {d.id: len(d.text.split()) for d in documents}
@@ -76,11 +83,10 @@ def bm25(documents, query, averages=(512, 8_192), pair_weight=0.5):
     scores = {}
     for id_, counts in texts.items():
         score = 0.0
-        for average, (weight, term) in itertools.product(averages, asked):
-            norm = 0.25 + 0.75 * lengths[id_] / average
+        for rule, (weight, term) in itertools.product(rules, asked):
             holding = sum(term in other for other in texts.values())
             idf = math.log((len(texts) - holding + 0.5) / (holding + 0.5) + 1)
-            score += weight * idf * counts[term] * 2.2 / (counts[term] + 1.2 * norm)
+            score += weight * idf * share(counts[term], lengths[id_], *rule)
         if score > 0:
             scores[id_] = score
     return scores
@@ -104,17 +110,22 @@ def oracle(encoder, documents, query, where, fusion):
     passing = {d.id for d in documents if passes(where, d.metadata)}
     matches = {i: s for i, s in bm25(documents, query).items() if i in passing}
     near = {i: s for i, s in max_sims(encoder, documents, query).items() if i in passing}
+    words = fusion.words
     if fusion.rule == "rrf":
         by = [{i: 61 / (60 + r) for i, r in ranks(scores).items()} for scores in (near, matches)]
     else:
-        low, high = min(near.values(), default=0), max(near.values(), default=0)
+        low = min(near.values(), default=0)
+        by = [{i: near[i] - low for i in passing}, {i: matches.get(i, 0) for i in passing}]
+        tops = [max(scores.values(), default=0) for scores in by]
         by = [
-            {i: (s - low) / (high - low) if high > low else 1 for i, s in near.items()},
-            {i: s / max(matches.values()) for i, s in matches.items()},
+            {i: s / top if top else 0 for i, s in scores.items()}
+            for scores, top in zip(by, tops, strict=True)
         ]
-    return {
-        i: (1 - fusion.words) * by[0].get(i, 0) + fusion.words * by[1].get(i, 0) for i in passing
-    }
+        # Standard scores: each counts by how many deviations lie between 0 and its best.
+        near_far, word_far = (1 / np.std(list(s.values())) if any(s.values()) else 0 for s in by)
+        near_far, word_far = (1 - words) * near_far, words * word_far
+        words = word_far / (near_far + word_far) if passing else words
+    return {i: (1 - words) * by[0].get(i, 0) + words * by[1].get(i, 0) for i in passing}
 
 
 def check_against_oracle(store, documents, rng):
@@ -173,10 +184,8 @@ def test_texts_without_words_are_stored_and_count_for_nothing(engine, tmp_path, 
         store.add([Document("marks", "?!? --- !"), Document("a", "pump"), Document("b", "valve")])
         found = store.search_words("pump", limit=9)
         idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)  # of two texts with words one has it
-        norms = 0.25 + 0.75 / 512, 0.25 + 0.75 / 8_192  # by segment and by document
-        assert [(hit.document_id, hit.score) for hit in found] == [
-            ("a", pytest.approx(sum(idf * 2.2 / (1 + 1.2 * norm) for norm in norms)))
-        ]
+        expected = idf * (share(1, 1, *BY_SEGMENT) + share(1, 1, *BY_DOCUMENT))
+        assert [(hit.document_id, hit.score) for hit in found] == [("a", pytest.approx(expected))]
         assert store.search_words("?!", limit=9) == store.search_words("absent", limit=9) == []
         hits = Retriever(store).search_documents("?!", k=9, mode="hybrid")  # landmarks alone
         plain = Retriever(store).search_documents("?!", k=9)
@@ -217,8 +226,9 @@ def test_words_beyond_the_depth_of_one_ranking_are_found(word_encoder, rule):
         scores = {hit.document_id: hit.score for hit in hits}
         assert len(hits) == 151
         assert scores["part"] > 0.2
-        if rule == "weighted":  # it has its cosine too, and it is the lowest
-            assert scores["part"] == pytest.approx(0.5)
+        if rule == "weighted":  # it has its cosine too, and it is the lowest: the words' share
+            assert scores["part"] == pytest.approx(0.627, abs=1e-3)
+            assert scores["part"] == max(scores.values())
 
 
 OTHER_SCRIPTS = {
@@ -306,11 +316,14 @@ def make_old(engine, tmp_path, encoder, schema=1):
         where = {"location": "", "client": QdrantClient(":memory:"), "engine": "auto"}
     backend = open_backend("docs", **where, api_key=None, prefer_grpc=False, timeout=9)
     settings = collection_settings(encoder, EXACT)
-    settings["vectors_config"]["landmarks"].distance = models.Distance.COSINE
     known = settings["metadata"]["lmk_rag"]
-    known["schema"] = schema
-    del known["average_document_words"], known["word_pairs"]
-    del settings["sparse_vectors_config"]["document_words"]
+    del known["words"]
+    known |= {"schema": schema, "average_words": 512}
+    if schema == 3:
+        known |= {"average_document_words": 8_192, "word_pairs": True}
+    else:
+        settings["vectors_config"]["landmarks"].distance = models.Distance.COSINE
+        del settings["sparse_vectors_config"]["document_words"]
     if schema == 1:
         settings["sparse_vectors_config"] = {}
         del known["average_words"]
@@ -337,9 +350,22 @@ def test_collections_without_words_do_all_but_hybrid(engine, tmp_path, word_enco
 
 
 @pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "server path"])
-def test_collections_of_the_last_version_are_written_and_read_by_its_rules(
-    engine, tmp_path, word_encoder
-):
+def test_collections_of_schema_3_count_words_by_its_rules(engine, tmp_path, word_encoder):
+    encoder = word_encoder(k=5)
+    documents = make_documents(np.random.default_rng(6), range(12))
+    where = make_old(engine, tmp_path, encoder, schema=3)
+    rules = (1.2, 0.75, 512), (1.2, 0.75, 8_192)
+    for _ in range(2):
+        with QdrantStore("docs", encoder=encoder, **where) as store:
+            store.add(documents)
+            assert store.takes_parts
+            query = "w1 w2 w3 w4 w5 w6 w7"
+            found = {h.document_id: h.score for h in store.search_words(query, limit=99)}
+            assert found == pytest.approx(bm25(documents, query, rules), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "server path"])
+def test_collections_of_schema_2_are_written_and_read_by_its_rules(engine, tmp_path, word_encoder):
     encoder = word_encoder(k=5)
     documents = make_documents(np.random.default_rng(6), range(12))
     where = make_old(engine, tmp_path, encoder, schema=2)
@@ -349,7 +375,7 @@ def test_collections_of_the_last_version_are_written_and_read_by_its_rules(
             assert not store.takes_parts
             query = "w1 w2 w3 w4 w5 w6 w7"
             found = {h.document_id: h.score for h in store.search_words(query, limit=99)}
-            by_segment = bm25(documents, query, averages=(512,), pair_weight=0)
+            by_segment = bm25(documents, query, rules=((1.2, 0.75, 512),), pair_weight=0)
             assert found == pytest.approx(by_segment, rel=1e-5)
             retriever = Retriever(store)
             (vector,) = encoder.encode_queries([query])
@@ -437,17 +463,16 @@ def test_words_that_stand_together_count_more_than_words_apart(engine, tmp_path,
         found = {h.document_id: h.score for h in store.search_words("user interface", limit=9)}
         assert found["phrase"] > found["apart"] == pytest.approx(found["reversed"])
         idf = math.log((3 - 1 + 0.5) / (1 + 0.5) + 1)
-        norms = [0.25 + 0.75 * 9 / average for average in (512, 8_192)]
-        more = sum(0.5 * idf * 2.2 / (1 + 1.2 * norm) for norm in norms)
+        more = 0.5 * idf * (share(1, 9, *BY_SEGMENT) + share(1, 9, *BY_DOCUMENT))
         assert found["phrase"] - found["apart"] == pytest.approx(more, rel=1e-4)
 
 
 def test_later_schemas_are_refused(word_encoder):
     client = QdrantClient(":memory:")
     settings = collection_settings(word_encoder(), CollectionOptions())
-    settings["metadata"]["lmk_rag"]["schema"] = 4
+    settings["metadata"]["lmk_rag"]["schema"] = 5
     client.create_collection("docs", **settings)
-    with pytest.raises(CollectionMismatchError, match="schema is 4 there and 3 here"):
+    with pytest.raises(CollectionMismatchError, match="schema is 5 there and 4 here"):
         QdrantStore("docs", encoder=word_encoder(), client=client)
     client.close()
 
@@ -480,8 +505,7 @@ def test_a_server_counts_over_the_points_there_are(word_encoder):
         assert asked["search_params"].idf == models.IdfCorpusParams(corpus=having)
         assert asked["query_filter"] is not None
     idf = math.log((2 - 1 + 0.5) / (1 + 0.5) + 1)
-    norms = 0.25 + 0.75 / 512, 0.25 + 0.75 / 8_192
-    expected = sum(idf * 2.2 / (1 + 1.2 * norm) for norm in norms)
+    expected = idf * (share(1, 1, *BY_SEGMENT) + share(1, 1, *BY_DOCUMENT))
     assert [(hit.document_id, hit.score) for hit in found] == [("a", pytest.approx(expected))]
     client.close()
 

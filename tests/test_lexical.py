@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmk_rag.lexical import query_vector, terms, words
+from lmk_rag.lexical import Bm25, WordRule, query_vector, terms, words
 
 
 def listed(text):
@@ -70,6 +70,9 @@ def test_scripts_without_spaces_give_pairs_of_characters(text, expected):
     assert listed(text) == expected
 
 
+EIGHT, NINE = Bm25(1.2, 0.75, 8), Bm25(1.2, 0.75, 9)
+
+
 def test_each_word_knows_where_it_begins():
     text = "The tool parseHTML: 北京大学 v2"
     found = [(word, text[start : start + 2]) for word, start in words(text)]
@@ -82,7 +85,7 @@ def test_each_word_knows_where_it_begins():
 
 def test_the_values_are_those_of_bm25():
     text = "pump valve pump filter"  # four terms, where eight are usual
-    vector = terms(text).vector(0, len(text), average=8, pairs=False)
+    vector = terms(text).vector(0, len(text), EIGHT, pairs=False)
     norm = 1 - 0.75 + 0.75 * 4 / 8
     by_index = dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True))
     assert by_index == {
@@ -91,6 +94,19 @@ def test_the_values_are_those_of_bm25():
         zlib.crc32(b"filter"): pytest.approx(1 * 2.2 / (1 + 1.2 * norm)),
     }
     assert (vector.indices.dtype, vector.values.dtype) == (np.uint32, np.float32)
+
+
+def test_a_collection_counts_segments_and_documents_by_rules_of_their_own():
+    assert WordRule() == WordRule(Bm25(0.9, 0.6, 512), Bm25(2.0, 0.9, 8_192), pairs=True)
+    found = terms("pump pump")  # two terms, where eight are usual
+    values = [
+        found.vector(0, 9, Bm25(k1, b, 8), pairs=False).values.tolist()
+        for k1, b in ((0.9, 0.6), (2.0, 0.9))
+    ]
+    assert values == [
+        [pytest.approx(2 * 1.9 / (2 + 0.9 * (0.4 + 0.6 * 2 / 8)))],
+        [pytest.approx(2 * 3.0 / (2 + 2.0 * (0.1 + 0.9 * 2 / 8)))],
+    ]
 
 
 def test_a_query_counts_its_words():
@@ -108,7 +124,7 @@ def pair(first, second):
 
 def test_words_next_to_each_other_are_a_term_too():
     text = "pump valve pump valve"  # four words, where eight are usual: pairs add no length
-    vector = terms(text).vector(0, len(text), average=8, pairs=True)
+    vector = terms(text).vector(0, len(text), EIGHT, pairs=True)
     norm = 1 - 0.75 + 0.75 * 4 / 8
     twice, once = (n * 2.2 / (n + 1.2 * norm) for n in (2, 1))
     assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == {
@@ -143,13 +159,13 @@ def test_an_identifier_and_its_parts_stand_next_to_each_other():
 @pytest.mark.parametrize("text", ["", "pump"])
 def test_less_than_two_words_make_no_pair(text):
     found = terms(text)
-    alone, paired = (found.vector(0, 9, average=9, pairs=pairs) for pairs in (False, True))
+    alone, paired = (found.vector(0, 9, NINE, pairs=pairs) for pairs in (False, True))
     assert alone.indices.tolist() == paired.indices.tolist()
 
 
 def test_a_part_of_a_text_has_the_pairs_within_it():
     found = terms("the pump valve")
-    vector = found.vector(4, 14, average=9, pairs=True)
+    vector = found.vector(4, 14, NINE, pairs=True)
     assert set(vector.indices.tolist()) == {PUMP, VALVE, pair(PUMP, VALVE)}
 
 
@@ -162,9 +178,7 @@ def test_words_with_one_hash_count_as_one_term():
 def test_a_part_of_a_text_has_the_words_that_begin_in_it():
     text = "one two three two"
     found = terms(text)
-    first, second = (
-        found.vector(a, b, average=9, pairs=False) for a, b in ((0, 10), (10, len(text)))
-    )
+    first, second = (found.vector(a, b, NINE, pairs=False) for a, b in ((0, 10), (10, len(text))))
     assert set(first.indices) == {zlib.crc32(w) for w in (b"one", b"two", b"three")}
     assert second.indices.tolist() == [zlib.crc32(b"two")]
 
@@ -173,7 +187,7 @@ def test_a_part_of_a_text_has_the_words_that_begin_in_it():
 def test_a_text_without_words_has_an_empty_vector(text):
     assert (
         len(query_vector(text, pairs=False))
-        == len(terms(text).vector(0, 9, average=9, pairs=False))
+        == len(terms(text).vector(0, 9, NINE, pairs=False))
         == 0
     )
 
@@ -181,7 +195,7 @@ def test_a_text_without_words_has_an_empty_vector(text):
 @given(st.text())
 def test_indices_rise_and_values_are_positive_and_bounded(text):
     found = terms(text)
-    vector = found.vector(0, len(text), average=100, pairs=False)
+    vector = found.vector(0, len(text), NINE, pairs=False)
     assert np.all(vector.indices[1:] > vector.indices[:-1])
     assert np.all((vector.values > 0) & (vector.values < 2.2))
     assert np.all(np.diff(found.starts) >= 0)
@@ -193,18 +207,19 @@ def test_indices_rise_and_values_are_positive_and_bounded(text):
 def test_the_parts_of_a_text_have_all_its_words(text, cut):
     found = terms(text)
     parts = (
-        found.vector(0, cut, average=9, pairs=False),
-        found.vector(cut, len(text) + 1, average=9, pairs=False),
+        found.vector(0, cut, NINE, pairs=False),
+        found.vector(cut, len(text) + 1, NINE, pairs=False),
     )
     both = set(parts[0].indices) | set(parts[1].indices)
-    assert both == set(found.vector(0, len(text) + 1, average=9, pairs=False).indices)
+    assert both == set(found.vector(0, len(text) + 1, NINE, pairs=False).indices)
 
 
 def test_another_process_makes_the_same_vector():
     code = (
-        "from lmk_rag.lexical import terms; v = terms('Größe parseHTML 北京大学').vector(0, 99, "
-        "average=7, pairs=True); print(v.indices.tolist(), v.values.tolist())"
+        "from lmk_rag.lexical import Bm25, terms; v = terms('Größe parseHTML 北京大学')"
+        ".vector(0, 99, Bm25(1.2, 0.75, 9), pairs=True); "
+        "print(v.indices.tolist(), v.values.tolist())"
     )
-    vector = terms("Größe parseHTML 北京大学").vector(0, 99, average=7, pairs=True)
+    vector = terms("Größe parseHTML 北京大学").vector(0, 99, NINE, pairs=True)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == f"{vector.indices.tolist()} {vector.values.tolist()}"

@@ -166,7 +166,9 @@ def test_a_very_long_document_counts_its_words_in_volumes(word_encoder):
     assert list(of) == [0, 64, 128]  # segments of 1,024 words, as many as 65,536 words fill
     for first, end in itertools.pairwise([*of, len(points)]):
         stop = points[end].payload["start"] if end < len(points) else len(text)
-        found = terms(text).vector(points[first].payload["start"], stop, average=8_192, pairs=True)
+        found = terms(text).vector(
+            points[first].payload["start"], stop, WordRule().document, pairs=True
+        )
         assert of[first].indices.tolist() == found.indices.tolist()
         assert of[first].values == pytest.approx(found.values)
 
@@ -201,7 +203,7 @@ def test_words_by_segment_alone_and_none_at_all(word_encoder):
         return list(point.words)
 
     assert names(WordRule()) == ["words", "document_words"]
-    assert names(WordRule(document_average=None)) == ["words"]
+    assert names(WordRule(document=None)) == ["words"]
     assert names(None) == []
 
 

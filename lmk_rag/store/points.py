@@ -234,7 +234,7 @@ def _word_vectors(
     volumes: list[tuple[int, int, int]] = []  # first segment, and its characters
     room = -1
     for index, (start, stop) in enumerate(ranges):
-        own = found.vector(start, stop, average=rule.average, pairs=rule.pairs)
+        own = found.vector(start, stop, rule.segment, pairs=rule.pairs)
         counts.append({WORDS: own} if own else {})
         first, last = np.searchsorted(found.starts, (start, stop)).tolist()
         room -= last - first
@@ -244,9 +244,9 @@ def _word_vectors(
         room = _VOLUME_WORDS - (last - first)
         if room >= 0:
             volumes.append((index, start, stop))
-    if rule.document_average is not None:
+    if rule.document is not None:
         for index, start, stop in volumes:
-            whole = found.vector(start, stop, average=rule.document_average, pairs=rule.pairs)
+            whole = found.vector(start, stop, rule.document, pairs=rule.pairs)
             if whole:
                 counts[index][DOCUMENT_WORDS] = whole
     return counts

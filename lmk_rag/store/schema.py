@@ -9,17 +9,19 @@ from qdrant_client import models
 
 from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import CollectionMismatchError
-from lmk_rag.lexical import WordRule
+from lmk_rag.lexical import Bm25, WordRule
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.points import DOCUMENT, DOCUMENT_WORDS, LANDMARKS, SECTIONS, WORDS
 from lmk_rag.types import DocumentEmbedding, Floats, QueryEmbedding
 
 _KEY = "lmk_rag"
-_SCHEMA = 3
+_SCHEMA = 4
 # 1 has no words: all but hybrid search works. 2 has words by segment alone, without pairs, and
-# scores landmarks by cosine, which takes the weights of a query's rows away.
-_READABLE = (1, 2, 3)
+# scores landmarks by cosine, which takes the weights of a query's rows away. Up to 3, segments and
+# documents count words by the same k1 and b.
+_READABLE = (1, 2, 3, 4)
 _TAKES_PARTS = 3
+_K1, _B = 1.2, 0.75
 
 
 class DocumentEncoder(Protocol):
@@ -125,27 +127,31 @@ def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) ->
 
 def describe(encoder: DocumentEncoder) -> Json:
     """Return what the collection remembers of its encoder."""
-    rule = WordRule()
     return {
         "schema": _SCHEMA,
         "model": encoder.name,
         "width": encoder.dim,
         "fingerprint": encoder.fingerprint,
         "config": asdict(encoder.config),
-        "average_words": rule.average,
-        "average_document_words": rule.document_average,
-        "word_pairs": rule.pairs,
+        "words": asdict(WordRule()),
     }
 
 
 def word_rule(description: Json | None) -> WordRule | None:
     """Return what a collection counts of words, or None if it has no words."""
     found: dict[str, Any] = dict(description or {})
+    if "words" in found:
+        known = found["words"]
+        whole = known["document"]
+        return WordRule(
+            Bm25(**known["segment"]), None if whole is None else Bm25(**whole), known["pairs"]
+        )
     if not isinstance(found.get("average_words"), int):
         return None
+    average = found.get("average_document_words")
     return WordRule(
-        found["average_words"],
-        found.get("average_document_words"),
+        Bm25(_K1, _B, found["average_words"]),
+        None if average is None else Bm25(_K1, _B, average),
         pairs=found.get("word_pairs", False),
     )
 

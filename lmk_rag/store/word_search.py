@@ -22,6 +22,7 @@ def search_words(
     *,
     limit: int,
     where: Where,
+    depth: int = CANDIDATES,
 ) -> list[Found]:
     """Find documents by words, best first.
 
@@ -31,11 +32,11 @@ def search_words(
         text: the query; one without words finds nothing.
         limit: documents.
         where: a filter.
+        depth: documents that each of both rankings hands on, or `limit` if that is more.
 
     Returns:
         the best segment of each document, with the document's score, which is always whole. Which
-        documents are found is exact as long as each is among the first 400 of a ranking, or
-        `limit` if that is more.
+        documents are found is exact as long as each is among the first `depth` of a ranking.
     """
     query = query_vector(text, pairs=rule.pairs)
     if not query:
@@ -44,10 +45,9 @@ def search_words(
     def ask(using: str, limit: int, where: Where) -> list[Found]:
         return backend.search_sparse(query, using=using, limit=limit, where=where)
 
-    if rule.document_average is None:
+    if rule.document is None:
         return ask(WORDS, limit, where)
-    depth = max(limit, CANDIDATES)
-    segments, wholes = (ask(using, depth, where) for using in (WORDS, DOCUMENT_WORDS))
+    segments, wholes = (ask(using, max(limit, depth), where) for using in (WORDS, DOCUMENT_WORDS))
     segments = completed(segments, wholes, where, partial(ask, WORDS))
     wholes = completed(wholes, segments, where, partial(ask, DOCUMENT_WORDS))
     shares = {hit.document_id: hit.score for hit in wholes}
