@@ -104,8 +104,9 @@ class Retriever:
             more candidates for more of them) more of them begin with the same ones. The `score` of
             a document's best passage is the document's (see `DocumentHit`), so that no document
             outranks those that were looked at; that of its further passages is MaxSim of the query
-            and what they show, and in `document` and `hybrid` mode the document's too. A passage is
-            the stretch around a landmark that is among the best for the query's vector.
+            and what they show, and in `document` and `hybrid` mode, which score by more than that,
+            as much less than the document's, in shares, as their MaxSim is less than the best's. A
+            passage is the stretch around a landmark that is among the best for the query's vector.
 
         Raises:
             InputError: `query` is neither a string, nor a (D,) array, nor a `QueryEmbedding` of
@@ -157,9 +158,13 @@ class Retriever:
             of.setdefault(id_, []).extend(_passage(segment, stretch) for stretch in stretches)
         ranked = []
         for id_, passages in of.items():
-            for place, passage in enumerate(_best(passages)[:per_document]):
-                first = shared or place == 0
-                score = scores[id_] if first else min(passage.score, scores[id_])
+            best = _best(passages)[:per_document]
+            for place, passage in enumerate(best):
+                score = scores[id_]
+                if shared:
+                    score -= abs(score) * _lag(passage.score, best[0].score)
+                elif place > 0:
+                    score = min(passage.score, score)
                 ranked.append(replace(passage, score=score))
         return _best(ranked)[:k]
 
@@ -321,6 +326,11 @@ def _passage(segment: Segment, stretch: Stretch) -> Passage:
         best_start=segment.start + stretch.best_start,
         best_end=segment.start + stretch.best_end,
     )
+
+
+def _lag(score: float, best: float) -> float:
+    """Return by what share a passage's MaxSim falls short of that of the document's best."""
+    return min((best - score) / best, 1.0) if best > 0 else 0.0
 
 
 def _best(passages: list[Passage]) -> list[Passage]:

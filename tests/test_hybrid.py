@@ -257,7 +257,8 @@ def test_passages_of_hybrid_are_the_best_stretches_of_the_found_documents(word_e
             "pump XZ-77", k=9, mode="hybrid", per_document=2, passage_tokens=6
         )
         assert [p.document_id for p in found[:2]] == ["long", "long"]
-        assert found[0].score == found[1].score > found[2].score
+        assert found[0].score == 1
+        assert 0.2 < found[1].score < 0.4  # by its landmarks: it speaks of red apples
         assert "XZ-77" in found[0].text
         for p in found[:2]:
             assert p.text == text[p.start : p.end]

@@ -163,11 +163,21 @@ def test_document_mode_scores_documents_and_shows_their_best_passages(word_encod
             "winter comes", k=2, per_document=2, passage_tokens=3, mode="document"
         )
         assert (hit.document_id, [p.document_id for p in found]) == ("a", ["a", "a"])
-        assert [p.score for p in found] == [hit.score, hit.score]
         assert found[0].text.startswith("Winter comes.")
-        query = encoder.encode_queries(["winter comes"])[0]
-        vector = encoder.encode_documents([TEXT])[0].vector
-        assert hit.score == pytest.approx(float(query @ vector), abs=1e-6)
+        (query,), (embedding,) = (
+            encoder.encode_query_parts(["winter comes"]),
+            encoder.encode_documents([TEXT]),
+        )
+        assert hit.score == pytest.approx(float(query.vector @ embedding.vector), abs=1e-6)
+        best, other = (
+            (query.rows @ embedding.landmarks[p.first_landmark : p.last_landmark + 1].T)
+            .max(1)
+            .sum()
+            for p in found
+        )
+        assert other < best
+        assert found[0].score == hit.score
+        assert found[1].score == pytest.approx(hit.score * other / best, abs=1e-6)
 
 
 def test_k_counts_passages_and_not_documents(word_encoder):
