@@ -103,6 +103,21 @@ def test_base_scores_are_those_of_the_cut_text_and_of_isolated_pieces(session, b
     assert session.encodings["cut@32"].truncated == 3
 
 
+def test_a_query_longer_than_the_pieces_is_read_whole(data, base):
+    queries = {"q1": "the pump of station seven stops when the valve closes " * 4}
+    long = RetrievalSet("toy", data.documents, queries, {"q1": {"pumps": 1}}, ())
+    session = SetSession(long, encoder=None, base=base, cache=ArrayCache(None))
+    evaluate(session, "chunk-max@16")
+    (query,) = base.encoder(64).encode_queries([queries["q1"]])
+    with pytest.warns(UserWarning, match="text 0 did not fit the window of 18 tokens"):
+        (cut,) = base.piece_encoder(16).encode_documents([queries["q1"]])
+    assert query @ cut.vector < 0.999
+    best = session.runs["chunk-max@16"].scores["q1"]["short"]
+    piece = base.encoder(64).encode_documents([TEXTS["short"]])[0]
+    assert piece.n_tokens <= 16
+    assert best == pytest.approx(float(query @ piece.vector), abs=1e-5)
+
+
 def test_a_fusion_with_words_joins_scores_as_hybrid_does_in_either_order(session):
     found = evaluate(session, "chunk-max@16+bm25,bm25+chunk-max@16,bm25,landmarks+bm25")
     assert found["chunk-max@16+bm25"].encodings == ("pieces@16",)

@@ -85,6 +85,11 @@ class Baseline:
         return self.encoder(size + landmarks + self._overhead)
 
     @property
+    def query_encoder(self) -> LandmarkEncoder:
+        """An encoder for the queries of any pieces: its window is the model's own."""
+        return self.encoder(self._checkpoint.max_length)
+
+    @property
     def _overhead(self) -> int:
         """Special tokens and prompt that stand in a window beside the content."""
         config = LandmarkConfig(granularity=1)

@@ -126,7 +126,7 @@ class SetSession:
             self._asked(self._need_base().encoder(method.size))
         elif method.needs_base and method.kind != "fusion":
             self._piece(method)
-            self._asked(self._need_base().piece_encoder(method.size))
+            self._asked(self._need_base().query_encoder)
         for part in method.parts:
             self._prepare(part)
 
@@ -176,8 +176,7 @@ class SetSession:
             queries = self._asked(base)
             return queries @ self._cut(method.size).T, (method.name,)
         if method.needs_base:
-            base = self._need_base().piece_encoder(method.size)
-            queries = self._asked(base)
+            queries = self._asked(self._need_base().query_encoder)
             rows = self._piece(method).rows
             scores = rows.best(queries) if method.kind == "chunk-max" else queries @ rows.mean().T
             return scores, (_pieces_name(method),)
@@ -231,8 +230,7 @@ class SetSession:
             return {}
         answers = self.data.answers
         if method.kind == "chunk-max":
-            encoder = self._base.piece_encoder(method.size)
-            queries = dict(zip(self._query_ids, self._asked(encoder), strict=True))
+            queries = dict(zip(self._query_ids, self._asked(self._base.query_encoder), strict=True))
             pieces = self._piece(method)
             return {
                 "pieces": piece_recall(
