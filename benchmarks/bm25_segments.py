@@ -79,9 +79,9 @@ SETTINGS = (
         Setting(1_024, 512, pairs=True, document_average=8_192, segment=segment, document=document)
         for segment, document in (
             (TEXTBOOK, TEXTBOOK),
-            (TEXTBOOK, (2.0, 0.9)),
-            ((0.9, 0.4), (2.0, 0.9)),
+            (TEXTBOOK, (2.0, 0.82)),
             ((0.9, 0.6), (2.0, 0.9)),
+            ((0.9, 0.6), (2.0, 0.82)),
         )
     ),
 )

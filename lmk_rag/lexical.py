@@ -98,7 +98,7 @@ class WordRule:
     """
 
     segment: Bm25 = Bm25(0.9, 0.6, 512)
-    document: Bm25 | None = Bm25(2.0, 0.9, 8_192)
+    document: Bm25 | None = Bm25(2.0, 0.82, 8_192)
     pairs: bool = True
 
 

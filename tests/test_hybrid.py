@@ -64,7 +64,7 @@ def with_pairs(text):
     return words, list(itertools.pairwise(words))
 
 
-BY_SEGMENT, BY_DOCUMENT = (0.9, 0.6, 512), (2.0, 0.9, 8_192)  # k1, b and the usual length
+BY_SEGMENT, BY_DOCUMENT = (0.9, 0.6, 512), (2.0, 0.82, 8_192)  # k1, b and the usual length
 
 
 def share(count, length, k1, b, average):
