@@ -103,9 +103,10 @@ class Retriever:
             passages, best first: in the order of `search_documents`, and (two stages may look at
             more candidates for more of them) more of them begin with the same ones. The `score` of
             a document's best passage is the document's (see `DocumentHit`), so that no document
-            outranks those that were looked at; its further passages have as much less, in shares,
-            as MaxSim of the query and what they show is less than the best's. A passage is the
-            stretch around a landmark that is among the best for the query's vector.
+            outranks those that were looked at; that of its further passages is MaxSim of the query
+            and what they show, and in `document` and `hybrid` mode, which score by more than that,
+            as much less than the document's, in shares, as their MaxSim is less than the best's. A
+            passage is the stretch around a landmark that is among the best for the query's vector.
 
         Raises:
             InputError: `query` is neither a string, nor a (D,) array, nor a `QueryEmbedding` of
@@ -134,8 +135,10 @@ class Retriever:
         reach = _reach(passage_tokens)
         best_of = per_document * (1 + min(reach, _NEIGHBORS)) if per_document > 1 else 1
         found = self._fetched(asked, k, best_of, where, how, self.store.segments)
-        for hit, _ in found:  # unless these are of documents found before; the best comes first
-            scores.setdefault(hit.document_id, hit.score)
+        shared = bool(scores)
+        if not shared:
+            for hit, _ in found:  # the best segment comes first
+                scores.setdefault(hit.document_id, hit.score)
         segments = [
             segment
             for _, segment in found  # of an update in progress, the better revision is shown
@@ -156,9 +159,13 @@ class Retriever:
         ranked = []
         for id_, passages in of.items():
             best = _best(passages)[:per_document]
-            for passage in best:
-                lag = _lag(passage.score, best[0].score)
-                ranked.append(replace(passage, score=scores[id_] - lag * abs(scores[id_])))
+            for place, passage in enumerate(best):
+                score = scores[id_]
+                if shared:
+                    score -= abs(score) * _lag(passage.score, best[0].score)
+                elif place > 0:
+                    score = min(passage.score, score)
+                ranked.append(replace(passage, score=score))
         return _best(ranked)[:k]
 
     def search_documents(
