@@ -89,7 +89,7 @@ class WordRule:
     """What a collection counts of words; all of its points are written by one rule.
 
     In a segment one mention says most. Over a document a term may come often before it is enough,
-    and length is held against it more, or the longest would win (benchmarks/bm25_segments.md).
+    and length is held against it more, or the longest would win (benchmarks/bm25_rules.md).
 
     Attributes:
         segment: of segments.

@@ -92,9 +92,10 @@ def test_a_weighted_fusion_sees_both_scores_of_a_document():
     assert ranks["d400"] == 0.5
     rule = Fusion(rule="weighted", words=0.5)
     weighted = fuse_scores("m", first, second, ["q"], ids, fusion=rule).scores["q"]
-    assert weighted["d400"] == 0.5  # the lowest cosine of those seen counts as 0
-    assert weighted["d0"] == 0.5
-    assert weighted["d50"] == pytest.approx(0.4375, abs=1e-6)
+    # The only match stands out further than any of 401 evenly spread cosines, of which its is 0.
+    assert weighted["d400"] == pytest.approx(0.853, abs=1e-3)
+    assert weighted["d0"] == pytest.approx(1 - weighted["d400"], abs=1e-6)
+    assert weighted["d50"] == pytest.approx(0.875 * weighted["d0"], abs=1e-5)
 
 
 def test_a_run_is_turned_into_rows_of_scores():

@@ -119,7 +119,7 @@ async def test_the_event_loop_turns_while_a_text_is_split(splitter, waits_for_th
 
 
 def test_refuses_an_impossible_size(embeddings):
-    with pytest.raises(ValueError, match="chunk_tokens is 0; expected at least 1"):
+    with pytest.raises(ValueError, match="chunk_tokens is 0; expected a whole number"):
         LMKTextSplitter(embeddings, chunk_tokens=0)
 
 
