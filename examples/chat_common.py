@@ -196,8 +196,9 @@ def index(
     """
     exclude = None if "://" in options.store else real_path(options.store)
     source = FileSource([options.folder], exclude=exclude)
+    nothing = InputError(f"{options.folder}: no such folder, or no text files in it")
     if source.missing:  # a drive that isn't mounted, or a slip: what is stored stays
-        raise InputError(f"{options.folder}: no such folder, or no text files in it")
+        raise nothing
     with progress_bar("indexing", len(source), show=True) as advance:
         report = store.add(map(convert, source.documents()), on_progress=advance)
     store.delete([info.id for info in list(store.documents()) if source.is_gone(info.id)])
@@ -208,7 +209,7 @@ def index(
             say_error(f"{shown(skipped.document_id)}: {skipped.reason}")
     n = store.count()
     if not n:
-        raise InputError(f"{options.folder}: no such folder, or no text files in it")
+        raise nothing
     say(f"{options.folder}: {counted(n, 'file')} ({report})")
 
 

@@ -171,7 +171,7 @@ def test_hybrid_fuses_the_landmarks_with_the_words_of_the_query(session, bert):
         matches = {hit.document_id: hit.score for hit in store.search_words(query, limit=9)}
         cosines = session.runs["retriever"].scores[query_id]
         expected = fuse(cosines, matches, Fusion())
-        assert session.runs["hybrid"].scores[query_id] == pytest.approx(expected, abs=1e-4)
+        assert session.runs["hybrid"].scores[query_id] == pytest.approx(expected, abs=2e-5)
     store.close()
 
 

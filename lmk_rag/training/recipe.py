@@ -135,7 +135,8 @@ class Recipe:
         for name in ("granularities", "query_granularities", "boundaries"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty; expected at least one to draw from")
-            for size in () if name == "boundaries" else getattr(self, name):
+        for name in ("granularities", "query_granularities"):
+            for size in getattr(self, name):
                 check_int(name, size, minimum=1)
         for name in ("temperature", "score_temperature", "learning_rate", "clip"):
             if not getattr(self, name) > 0:
