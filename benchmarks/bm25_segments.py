@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from long_sets import LONG
 from rich.console import Console
 
 from lmk_rag import LandmarkEncoder
@@ -89,10 +90,7 @@ RULES = tuple(
     )
 )
 SETS = (
-    "qmsum_long",
-    "leval_long",
-    "peps_long",
-    "xquad_article/en",
+    *LONG,
     "gesetze_de_long",
     "xquad_article/zh",
     "passkey_long",

@@ -21,11 +21,10 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 from langchain_core.documents import Document as LCDocument
 from langchain_huggingface import HuggingFaceEmbeddings
 from langchain_qdrant import QdrantVectorStore as LCQdrant
@@ -45,6 +44,8 @@ from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.node_parser.lmk import LMKNodeParser
 from llama_index.vector_stores.lmk import LMKVectorStore as LILMKVectorStore
 from lmk_rag.checkpoint import minilm
+from lmk_rag.evaluation.metrics import judge, means
+from lmk_rag.evaluation.runs import Run
 from lmk_rag.evaluation.sets import limit, load_set
 
 Search = Callable[[str], list[str]]
@@ -149,14 +150,6 @@ def langchain_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     )
 
 
-def ndcg_at_10(ranked: Sequence[str], relevant: Mapping[str, int]) -> float:
-    """Return nDCG@10 with linear gains."""
-    gains = [relevant.get(id_, 0.0) for id_ in list(dict.fromkeys(ranked))[:10]]
-    best = sorted(relevant.values(), reverse=True)[:10]
-    discount = 1 / np.log2(np.arange(10) + 2)
-    return float(np.dot(gains, discount[: len(gains)]) / np.dot(best, discount[: len(best)]))
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -183,12 +176,13 @@ def main() -> None:
         points, vectors, search = build()
         index_s = time.perf_counter() - begin
         search(next(iter(queries.values())))
-        times, scores = [], []
+        times, ranked = [], {}
         for id_, query in queries.items():
             begin = time.perf_counter()
             found = search(query)
             times.append(time.perf_counter() - begin)
-            scores.append(ndcg_at_10(found, data.qrels[id_]))
+            order = list(dict.fromkeys(found))
+            ranked[id_] = {document: -float(rank) for rank, document in enumerate(order)}
         ways.append(
             Way(
                 name,
@@ -196,7 +190,7 @@ def main() -> None:
                 points,
                 vectors,
                 1e3 * statistics.median(times),
-                float(np.mean(scores)),
+                means(judge(Run(name, ranked), data.qrels))["nDCG@10"],
             )
         )
         Console().print(ways[-1])

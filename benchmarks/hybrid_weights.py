@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from long_sets import LONG
 from rich.console import Console
 
 from lmk_rag import DocumentHit, LandmarkEncoder, QdrantStore, Retriever
@@ -27,7 +28,6 @@ from lmk_rag.store.operations import Found
 
 WEIGHTS = (0.0, 0.3, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 1.0)
 FUSIONS = (*(Fusion("weighted", words=weight) for weight in WEIGHTS), Fusion("rrf", words=0.5))
-LONG = ("xquad_article/en", "leval_long", "qmsum_long", "peps_long")
 SETS = (*LONG, "passkey_long")
 
 

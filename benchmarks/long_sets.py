@@ -15,12 +15,12 @@ from lmk_rag.evaluation.session import SetSession
 from lmk_rag.evaluation.sets import RetrievalSet, limit, load_set
 
 Row = dict[str, str | float]
-SETS = ("xquad_article/en", "peps_long", "leval_long", "qmsum_long")
+LONG = ("xquad_article/en", "peps_long", "leval_long", "qmsum_long")
 
 
 def first_documents(folder: Path, *, documents: int, queries: int) -> list[RetrievalSet]:
     """Load the long sets of a folder, each cut to its first documents and queries."""
-    return [limit(load_set(folder / name), documents=documents, queries=queries) for name in SETS]
+    return [limit(load_set(folder / name), documents=documents, queries=queries) for name in LONG]
 
 
 def measured(

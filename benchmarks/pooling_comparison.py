@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from long_sets import LONG
 from rich.console import Console
 from sentence_transformers import SentenceTransformer
 
@@ -29,7 +30,6 @@ from lmk_rag.training import Recipe, Weights, train
 from lmk_rag.training.recipe import Source
 
 _POOLINGS = ("lmk", "cls", "mean", "multicls")
-_SETS = ("xquad_article/en", "peps_long", "leval_long")
 
 
 def recipe_of(recipe: Recipe, pooling: str, steps: int, seed: int) -> Recipe:
@@ -99,7 +99,7 @@ def main() -> None:
             documents=options.documents,
             queries=options.queries,
         )
-        for name in _SETS
+        for name in LONG[:3]
     ]
     found = {}
     for pooling in _POOLINGS:

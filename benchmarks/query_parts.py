@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from long_sets import LONG
 from rich.console import Console
 
 from lmk_rag import LandmarkEncoder, QueryEmbedding
@@ -29,7 +30,6 @@ from lmk_rag.scoring import max_sim
 from lmk_rag.store.points import LANDMARKS, document_points
 
 TOKENS = (None, 1, 2, 4, 8)  # of a part; None: no parts
-SETS = ("xquad_article/en", "leval_long", "qmsum_long", "peps_long")
 
 
 def encode(
@@ -72,7 +72,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the sets")
-    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--sets", nargs="+", default=LONG)
     parser.add_argument("--queries", type=int, default=500, help="about so many of each set")
     parser.add_argument("--cache", type=Path, default=Path("runs/vectors"))
     parser.add_argument("--output", type=Path, help="write query_parts.md here")

@@ -1,9 +1,15 @@
-"""Quality and speed of the default model by window, granularity and boundary rule.
+"""Quality and speed of a model by window, granularity and boundary rule.
 
     .venv/bin/python benchmarks/settings.py --data ../shared/data/eval --output benchmarks
 
-One setting is changed at a time, from the defaults. nDCG@10 of the document vector and of the best
-landmark, and tokens per second while encoding, over the first documents of long sets.
+One setting is changed at a time, from the model's own. nDCG@10 of the document vector and of the
+best landmark, and tokens per second while encoding, over the first documents of long sets.
+
+The default model has 512 positions. What longer windows give shows a model made for them:
+
+    .venv/bin/python benchmarks/settings.py --data ../shared/data/eval --output benchmarks \
+        --model runs/variants/landmark-tokens-rotary/model --name settings_rotary \
+        --window 1024 --windows 512 1024 2048 8192
 """
 
 from __future__ import annotations
@@ -40,15 +46,19 @@ def main() -> None:
     parser.add_argument("--model", help="default: the default model")
     parser.add_argument("--documents", type=int, default=40)
     parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--window", type=int, help="what all else is tried at; default: its own")
     parser.add_argument("--windows", type=int, nargs="*", default=[128, 256, 512])
     parser.add_argument("--granularities", type=int, nargs="*", default=[16, 32, 64, 128, 256])
-    parser.add_argument("--output", type=Path, help="write settings.json and settings.md here")
+    parser.add_argument("--output", type=Path, help="write NAME.json and NAME.md here")
+    parser.add_argument("--name", default="settings")
     options = parser.parse_args()
     sets = first_documents(options.data, documents=options.documents, queries=options.queries)
     with LandmarkEncoder(options.model) as encoder:
-        saved, name = encoder.config, encoder.name
+        saved, model = encoder.config, encoder.name
+    if options.window:
+        saved = replace(saved, max_length=options.window)
     title = (
-        f"nDCG@10 and speed of {name} by setting: the first {options.documents} documents and "
+        f"nDCG@10 and speed of {model} by setting: the first {options.documents} documents and "
         f"at most {options.queries} queries of each set; default is {saved}"
     )
     rows = []
@@ -56,7 +66,7 @@ def main() -> None:
         rows.append({"setting": setting} | measured(options.model, config, sets))
         Console().print(rows[-1])
         if options.output:
-            write_rows(options.output / "settings.json", title, rows)
+            write_rows(options.output / f"{options.name}.json", title, rows)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from long_sets import LONG
 from rich.console import Console
 
 from lmk_rag import LandmarkEncoder
@@ -26,7 +27,6 @@ from lmk_rag.scoring import max_sim
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS, document_points
 
 CANDIDATES = (100, 200, 400)
-SETS = ("qmsum_long", "leval_long", "peps_long", "xquad_article/en")
 
 
 def measure(folder: Path, encoder: LandmarkEncoder, cache: ArrayCache) -> dict[str, object]:
@@ -110,7 +110,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the sets")
-    parser.add_argument("--sets", nargs="+", default=SETS)
+    parser.add_argument("--sets", nargs="+", default=LONG)
     parser.add_argument("--cache", type=Path, default=Path("runs/vectors"))
     parser.add_argument("--output", type=Path, help="write stage1_recall.md and .json here")
     options = parser.parse_args()
