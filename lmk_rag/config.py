@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 
 from lmk_rag.errors import ConfigError
 
-DEFAULT_NAME = "default (lmk-minilm-l6-v3)"  # what a collection calls the default model
+DEFAULT_PREFIX = "default ("  # what a collection calls the default model begins so
+DEFAULT_NAME = f"{DEFAULT_PREFIX}lmk-minilm-l6-v3)"
 # The most passages of one document that a search shows, unless told otherwise. Two show more
 # answers than one (benchmarks/evaluation/long.md); with more, hybrid and document mode, which rank
 # passages by their documents, would fill five places with two documents.

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "venv"})
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules"})
+_VENV_FILE = "pyvenv.cfg"  # what a virtual environment holds, whatever it is called
 _BINARY = """
 .7z .a .avi .bin .bmp .bz2 .class .db .dll .dmg .doc .dylib .eot .exe .flac .gif .gz .ico .iso .jar
 .jpeg .jpg .lib .m4a .mkv .mov .mp3 .mp4 .mpeg .npy .npz .o .obj .odp .ods .odt .ogg .onnx .otf
@@ -154,6 +155,8 @@ class _Walk:
                     found = [entry for entry in entries if not entry.name.startswith(".")]
             except OSError as error:
                 self._unread(folder, reason_of(error))
+                continue
+            if folder != self._target.base and any(entry.name == _VENV_FILE for entry in found):
                 continue
             for entry in found:
                 if entry.is_symlink():

@@ -115,6 +115,34 @@ def test_prune_removes_what_is_gone_below_the_path_and_nothing_else(project):
     ] + ["note"]
 
 
+def test_a_file_that_is_blank_now_is_told_and_pruned(project):
+    run_json("index", "docs")
+    (project / "docs/pumps.md").write_text("\n")
+    pumps = (project / "docs/pumps.md").as_posix()
+    report = run_json("index", "docs")
+    assert (report["blank"], report["stale"], report["removed"]) == ([pumps], [pumps], [])
+    told = run("index", "docs")
+    assert "pumps.md: blank now; its earlier text stays" in told.stderr
+    assert pumps in [d["document_id"] for d in run_json("documents")]
+    report = run_json("index", "docs", "--prune")
+    assert (report["blank"], report["stale"], report["removed"]) == ([pumps], [], [pumps])
+    assert pumps not in [d["document_id"] for d in run_json("documents")]
+    again = run_json("index", "docs", "--prune")
+    assert (again["stale"], again["removed"]) == ([], [])
+
+
+def test_a_store_of_another_default_model_is_told_what_to_do(project, monkeypatch):
+    monkeypatch.setattr("lmk_rag.checkpoint.DEFAULT_NAME", "default (lmk-minilm-l6-v1)")
+    monkeypatch.delenv("LMK_RAG_MODEL")
+    run_json("index", "docs/pumps.md")
+    monkeypatch.undo()
+    monkeypatch.chdir(project)
+    for command in (["index", "docs"], ["search", "pump"]):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "'default (lmk-minilm-l6-v1)', which this version does not have" in result.stderr
+
+
 def test_prune_of_a_path_that_is_gone_itself(project):
     run_json("index", "docs")
     (project / "docs/pumps.md").unlink()

@@ -11,7 +11,7 @@ from lmk_rag.cli import app
 from lmk_rag.evaluation import read_trec
 from lmk_rag.evaluation.plot import curves
 from lmk_rag.evaluation.results import Results
-from lmk_rag.evaluation.tables import markdown
+from lmk_rag.evaluation.tables import group_rows, markdown
 
 for name in ("ir_measures", "bm25s", "matplotlib"):
     pytest.importorskip(name, reason="the extra eval is not installed")
@@ -110,6 +110,44 @@ def test_methods_of_earlier_runs_are_compared_with(folder):
     result = CliRunner().invoke(app, ["eval", "toy", "--label", "a:b"])
     assert result.exit_code == 2
     assert "--label is a word" in result.stderr
+
+
+def test_a_call_without_runs_keeps_what_it_can_not_compare(folder):
+    def compared():
+        tree = json.loads((folder / "out/results.json").read_text("utf-8"))
+        return sorted((r["first"], r["second"]) for r in tree["sets"]["toy"]["significance"])
+
+    both = [("document", "bm25"), ("landmarks", "bm25")]
+    common = ("--output", "out", "--granularity", 8)
+    run("toy", "--methods", "bm25,landmarks,document", *common)
+    assert compared() == both
+    run("toy", "--methods", "document", *common, "--no-runs")
+    assert compared() == both
+    # The run of the result that was replaced is gone: nothing old is compared under its name.
+    assert not (folder / "out/runs/toy/document.trec").exists()
+    run("toy", "--methods", "landmarks", *common)
+    assert compared() == both
+    (folder / "out/runs/toy/bm25.trec").unlink()
+    run("toy", "--methods", "landmarks", *common)
+    assert compared() == [("document", "bm25")]  # of before; landmarks has nobody to compare with
+
+
+def test_groups_of_methods_that_counted_other_tokens_keep_their_columns():
+    def group(name, score):
+        return {"name": name, "queries": 1, "scores": {"nDCG@10": score}}
+
+    tree = {
+        "methods": {
+            "bm25": {"by_length": [group("512-1024", 0.5), group("16384+", 0.25)]},
+            "document": {"by_length": [group("256-512", 0.125), group("512-1024", 1.0)]},
+        }
+    }
+    assert group_rows(tree, "by_length") == [
+        (
+            ["nDCG@10", "256-512 (1)", "512-1024 (1)", "16384+ (1)"],
+            [("bm25", ["", "0.500", "0.250"]), ("document", ["0.125", "1.000", ""])],
+        )
+    ]
 
 
 def test_answers_and_pass_keys_are_shown(folder, st_folder):

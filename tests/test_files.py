@@ -76,8 +76,12 @@ def test_a_file_named_and_met_in_a_folder_is_one_document(tree):
 
 def test_hidden_files_caches_and_environments_are_not_walked(tree):
     files = {".hidden": "x", ".git/a": "x", "__pycache__/a.py": "x", "node_modules/a.js": "x"}
-    root = tree({**files, "venv/a.py": "x", ".venv/a.py": "x", "seen.txt": "x"})
-    assert names(root, read(root)[1]) == ["seen.txt"]
+    environment = {"env/pyvenv.cfg": "home = /usr", "env/lib/a.py": "x", ".venv/a.py": "x"}
+    root = tree({**files, **environment, "venv/minutes.txt": "x", "seen.txt": "x"})
+    source, documents = read(root)
+    assert names(root, documents) == ["seen.txt", "venv/minutes.txt"]
+    assert source.is_gone((root / "env/lib/a.py").as_posix())  # indexed by an earlier version
+    assert names(root, read(root / "env")[1]) == ["env/lib/a.py", "env/pyvenv.cfg"]
     assert names(root, read(root / ".git")[1]) == [".git/a"]
     assert names(root, read(root / ".hidden")[1]) == [".hidden"]
 

@@ -420,6 +420,25 @@ def test_another_model_of_equal_class_and_width_is_refused():
         LMKVectorStore(Named("two"), client=client)
 
 
+def test_a_model_is_named_by_its_name_and_not_by_an_object_that_holds_it():
+    class Loaded(WordEmbeddings):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.model, self.model_name = object(), name  # another address in each process
+
+    class Cached(WordEmbeddings):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.underlying_embeddings = Loaded(name)
+
+    client = QdrantClient(":memory:")
+    for embeddings, name in ((Loaded, "loaded"), (Cached, "cached")):
+        LMKVectorStore(embeddings("one"), client=client, collection_name=name)
+        LMKVectorStore(embeddings("one"), client=client, collection_name=name)
+        with pytest.raises(CollectionMismatchError, match=r"one' there and '.*two' here"):
+            LMKVectorStore(embeddings("two"), client=client, collection_name=name)
+
+
 def test_the_cores_store_opens_the_same_collection(embeddings):
     client = QdrantClient(":memory:")
     LMKVectorStore.from_texts(["Pumps move water."], embeddings, ids=["a"], client=client)

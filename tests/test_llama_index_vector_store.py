@@ -9,6 +9,7 @@ import pytest
 from llama_index.core import MockEmbedding
 from llama_index.core.schema import Document, ImageNode, IndexNode, NodeRelationship, TextNode
 from llama_index.core.vector_stores.types import (
+    FilterCondition,
     MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
@@ -28,6 +29,7 @@ from lmk_rag.errors import (
     StoreLockedError,
 )
 from lmk_rag.store import CollectionOptions
+from lmk_rag.store.local import LocalBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was not trained with landmarks")
 
@@ -218,6 +220,34 @@ def test_pickles_hold_settings_and_no_store(tiny, tmp_path):
     mine = LMKVectorStore(embed_model=tiny, qdrant_client=QdrantClient(":memory:"))
     with pytest.raises(TypeError, match="give it a location"):
         pickle.dumps(mine)
+    with pytest.raises(InputError, match="pass-qdrant_client-again"):
+        LMKVectorStore.from_dict(mine.to_dict()).get_nodes()
+
+
+def test_filters_without_a_condition_are_none_and_delete_nothing(tiny):
+    vector_store = LMKVectorStore(embed_model=tiny)
+    vector_store.add([TextNode(id_=name, text=f"text {name}") for name in "ab"])
+    for condition in FilterCondition:
+        filters = MetadataFilters(filters=[], condition=condition)
+        assert len(vector_store.get_nodes(filters=filters)) == 2
+        assert len(vector_store.query(query(tiny, "text", filters=filters)).nodes) == 2
+        with pytest.raises(InputError, match="hold no condition; use clear"):
+            vector_store.delete_nodes(["a"], filters)
+    assert len(vector_store.get_nodes()) == 2
+
+
+def test_a_server_is_asked_to_index_what_nodes_are_deleted_by(tiny, monkeypatch):
+    asked = []
+    monkeypatch.setattr(LocalBackend, "index", lambda self, fields: asked.append(dict(fields)))
+    options = CollectionOptions(payload_indexes={"year": "float"})
+    assert LMKVectorStore(embed_model=tiny, options=options).get_nodes() == []
+    assert asked == [
+        {
+            "metadata._node_id": "keyword",
+            "metadata._source_id": "keyword",
+            "metadata.year": "float",
+        }
+    ]
 
 
 def test_unknown_options_are_refused(tiny):

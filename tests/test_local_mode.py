@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import pytest
-from qdrant_client import QdrantClient
+from qdrant_client import QdrantClient, models
 
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.errors import LMKError, StoreLockedError
 from lmk_rag.plain_encoder import PlainEncoder
-from lmk_rag.store import Eq, read_config
+from lmk_rag.store import And, Eq, read_config
 
 ENGINES = ["memory", "local"] + ["edge"] * (find_spec("qdrant_edge") is not None)
 
@@ -91,6 +91,27 @@ def test_reading_the_config_of_a_locked_folder_of_local_mode_is_refused(tmp_path
         pytest.raises(StoreLockedError),
     ):
         read_config("docs", location=location)
+
+
+def test_a_deletion_cut_short_is_finished_by_the_next(tmp_path, word_encoder, monkeypatch):
+    place = {"encoder": word_encoder(k=4), "location": tmp_path, "engine": "local"}
+    with QdrantStore("docs", **place) as store:
+        store.add([Document("long", "many words " * 1_500), Document("other", "words")])
+        assert store.count_segments() > 3
+        whole = QdrantClient.delete
+
+        def torn(self, collection, selector, **kwargs):
+            whole(self, collection, models.PointIdsList(points=selector.points[:2]), **kwargs)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(QdrantClient, "delete", torn)
+            with pytest.raises(KeyboardInterrupt):
+                store.delete(["long"])
+    with QdrantStore("docs", **place) as store:
+        assert sorted(info.id for info in store.documents()) == ["long", "other"]
+        assert store.delete_where(And()) == 2
+        assert store.count_segments() == 0
 
 
 # ---- threads

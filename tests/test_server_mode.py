@@ -1,16 +1,25 @@
 """What a server is sent, and how its failures are told; the engine is the local one."""
 
+import sqlite3
+
 import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
+from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import UnexpectedResponse
 
 from lmk_rag import Document, QdrantStore, Retriever
-from lmk_rag.errors import LMKError, StoreError
+from lmk_rag.errors import (
+    CollectionMismatchError,
+    LMKError,
+    StoreError,
+    UnsupportedFilterError,
+)
 from lmk_rag.queries import vector_only
-from lmk_rag.store import And, Eq, Or
+from lmk_rag.store import And, CollectionOptions, Eq, Or
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.points import LANDMARKS, SECTIONS
+from lmk_rag.store.schema import collection_settings
 
 
 class RecordingClient(QdrantClient):
@@ -66,10 +75,62 @@ def asked(client, name):
     return [kwargs for called, kwargs in client.calls if called == name]
 
 
-def test_our_own_fields_are_indexed(client, store):
-    assert [(call["field"], call["schema"]) for call in asked(client, "index")] == [
-        ("document_id", "keyword"), ("revision", "keyword"), ("segment", "integer")
-    ]  # fmt: skip
+class IndexingClient(RecordingClient):
+    """As a server, it tells which fields are indexed."""
+
+    def get_collection(self, collection, **kwargs):
+        found = super().get_collection(collection, **kwargs)
+        known = models.PayloadIndexInfo(data_type="keyword", points=0)
+        fields = {call["field"]: known for call in asked(self, "index")}
+        return found.model_copy(update={"payload_schema": fields})
+
+
+def test_payload_indexes_are_made_once_and_where_they_are_missing(word_encoder, monkeypatch):
+    def opened(self):
+        with monkeypatch.context() as patched:  # a backend of a server, on the local engine
+            patched.setattr("lmk_rag.store.opening.LocalBackend", lambda inner: inner)
+            QdrantStore("docs", encoder=word_encoder(), client=self, options=options)
+        return [(call["field"], call["schema"]) for call in asked(self, "index")]
+
+    client, options = IndexingClient(":memory:"), CollectionOptions()
+    own = [("document_id", "keyword"), ("revision", "keyword"), ("segment", "integer")]
+    assert opened(client) == own
+    kinds = models.PayloadSchemaType
+    options = CollectionOptions(payload_indexes={"year": kinds.FLOAT, '"a.b"': kinds.KEYWORD})
+    for _ in range(2):
+        assert opened(client) == [*own, ("metadata.year", "float"), ('metadata."a.b"', "keyword")]
+    client.calls = [call for call in client.calls if call[1].get("field") != "revision"]
+    assert opened(client)[-1] == own[1]  # a run was killed before it made that one
+    client.close()
+
+
+def test_of_two_that_make_a_collection_at_once_the_second_takes_it(client, word_encoder):
+    class Late(RecordingClient):
+        """Another process makes the collection between our look and our request."""
+
+        hidden = True
+
+        def collection_exists(self, collection, **kwargs):
+            hidden, self.hidden = self.hidden, False
+            return super().collection_exists(collection, **kwargs) and not hidden
+
+    client = Late(":memory:")
+    backend = ClientBackend(client, "docs", owned=False)
+    backend.create(collection_settings(word_encoder(), CollectionOptions()))
+    store = QdrantStore("docs", encoder=word_encoder(), client=client)
+    store.add([Document("a", "apples")])
+    assert store.count() == 1
+    client.hidden = True
+    with pytest.raises(CollectionMismatchError, match="width is 32 there and 8 here"):
+        QdrantStore("docs", encoder=word_encoder(dim=8), client=client)
+    client.close()
+
+
+def test_a_filter_that_a_server_wants_indexed_says_how(client, store):
+    told = b'{"status": {"error": "Bad request: Index required but not found for metadata.year"}}'
+    client.refuse = UnexpectedResponse(400, "Bad Request", told, None)
+    with pytest.raises(UnsupportedFilterError, match=r"payload_indexes=\{key: kind\}"):
+        Retriever(store).search("apples", filter=Eq("year", 2025))
 
 
 def test_both_stages_are_one_query_with_the_filter_in_each(client, store):
@@ -193,6 +254,8 @@ def test_filters_that_match_nothing_or_everything_are_sent_as_such(client, store
     [
         UnexpectedResponse(500, "Internal", b'{"status": "out of memory"}', None),
         ValueError("refused"),
+        ResourceExhaustedResponse("refused: too many requests", 7),
+        sqlite3.OperationalError("refused: the disk is full"),
     ],
 )
 def test_a_refusal_is_a_store_error_with_its_words(client, store, error):

@@ -243,9 +243,15 @@ def test_a_file_or_a_broken_folder_is_a_store_error(tmp_path, word_encoder):
     (tmp_path / "file").write_text("text", "utf-8")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "meta.json").write_text("{", "utf-8")
-    for name in ("file", "broken"):
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "docs.edge.json").write_text("{", "utf-8")
+    for name, engine in (
+        ("file", "local"), ("broken", "local"), ("file", "edge"), ("torn", "edge")
+    ):  # fmt: skip
+        if engine == "edge":
+            pytest.importorskip("qdrant_edge", reason="the extra `edge` is not installed")
         with pytest.raises(StoreError, match=name):
-            QdrantStore("docs", encoder=word_encoder(), location=tmp_path / name, engine="local")
+            QdrantStore("docs", encoder=word_encoder(), location=tmp_path / name, engine=engine)
 
 
 def test_an_async_client_is_refused(word_encoder):

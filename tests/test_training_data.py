@@ -137,6 +137,27 @@ def test_long_texts_are_cut_at_line_ends_and_nothing_is_lost():
     assert all(piece.text.endswith("\n") and not piece.queries for piece in pieces)
 
 
+def test_a_text_without_lines_is_cut_at_spaces():
+    text = "words without an end " * 500
+    pieces = [piece.text for piece in from_texts([text], [], length=100, source="toy")]
+    assert len(pieces) > 90
+    assert "".join(pieces) == text
+    assert all(piece.endswith(" ") for piece in pieces)
+    assert max(map(len, pieces[:-1])) < 120
+    assert len(pieces[-1]) < 600
+
+
+def test_what_answers_a_query_is_known_also_where_it_was_not_drawn():
+    pages = from_texts(["Oil the pump.\nWeekly.\n"], [Pair("oil", "Oil the pump.")], length=99,
+                       source="toy")  # fmt: skip
+    assert known_positives(pages) == {"oil": {"Oil the pump.\nWeekly.\n"}}
+    pairs = [Pair("oil", "Oil the pump."), Pair("oil", "Never drawn."), Pair("ink", "Black.")]
+    assert known_positives(pages, pairs) == {
+        "oil": {"Oil the pump.\nWeekly.\n", "Oil the pump.", "Never drawn."},
+        "ink": {"Black."},
+    }
+
+
 def test_a_batch_never_holds_a_text_twice():
     examples = from_pairs([Pair(q, p) for q, p in FIELD_CASE], "toy")
     plan = BatchPlan(examples, budget=10_000, steps=20, seed=0)
@@ -285,7 +306,13 @@ def test_recipes_round_trip_and_name_what_they_do_not_know(tmp_path):
         ({"steps": 0}, "steps is 0"),
         ({"granularities": [0, 32]}, "granularities is 0"),
         ({"warmup_steps": -1}, "warmup_steps is -1"),
-        ({"beta2": 1.5}, "beta2 is 1.5; expected 0 to 1"),
+        ({"beta2": 1}, "beta2 is 1; expected at least 0 and less than 1"),
+        ({"rotary": "false"}, "rotary is 'false'; expected true or false"),
+        ({"mini_batch": "8"}, "mini_batch is '8'; expected a whole number of at least 1"),
+        ({"mini_batch": 8, "objective": "retromae"}, "RetroMAE has no gradient caching"),
+        ({"seed": -1}, "seed is -1"),
+        ({"teacher_length": 0}, "teacher_length is 0"),
+        ({"sources": [{"name": "a", "pairs": "a", "join": 2.5}]}, "join of source 'a' is 2.5"),
         ({"sources": [{"name": "a", "pairs": "a", "limit": -1}]}, "limit of source 'a' is -1"),
         ({"sources": [{"name": "a", "pairs": "a", "weight": -1}]}, "has weight -1; expected more"),
         ({"config": {"max_length": 100}}, "a stretch may take 384 tokens"),

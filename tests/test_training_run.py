@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,18 +14,20 @@ from dataclasses import replace
 
 from typer.testing import CliRunner
 
+from lmk_rag import LandmarkEncoder
 from lmk_rag.cli import app
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import ConfigError, TrainingDataError
+from lmk_rag.errors import ConfigError, NonFiniteError, TrainingDataError
 from lmk_rag.training import Pair, Recipe, Source, mine_negatives, train
 from lmk_rag.training.collate import LandmarkCollator, known_positives
 from lmk_rag.training.examples import Example, Query, from_pairs, read_pairs
-from lmk_rag.training.loss import LandmarkLoss, Weights
+from lmk_rag.training.loss import LandmarkLoss, Weights, _summed_in_float32
 from lmk_rag.training.precision import MasterWeights
 from lmk_rag.training.retromae import mask_tokens
 from lmk_rag.training.sources import read_source
 from lmk_rag.training.start import build_model
 from lmk_rag.training.watch import read_log
+from lmk_rag.training.whitening import Whitening
 
 WORDS = [
     "one",
@@ -236,7 +240,9 @@ def test_a_folder_with_a_run_on_other_data_is_refused(recipe, data, tmp_path):
 def test_a_limit_is_drawn_with_the_seed(recipe, data):
     def drawn(seed):
         source = Source("pairs", pairs="pairs.jsonl", limit=5)
-        return [e.text for e in read_source(source, data, replace(recipe, seed=seed))]
+        examples, pairs = read_source(source, data, replace(recipe, seed=seed))
+        assert len(pairs) == 30  # what is known to answer is all of them
+        return [e.text for e in examples]
 
     assert len(drawn(1)) == 5
     assert drawn(1) == drawn(1)
@@ -275,6 +281,135 @@ def test_gradient_caching_gives_the_same_gradients(recipe, data):
     assert any(grad.abs().max() > 1e-4 for grad in plain.values())
     for name, gradient in plain.items():
         assert torch.allclose(gradient, cached[name], atol=1e-5), name
+
+
+def test_gradients_of_mini_batches_add_up_in_bfloat16():
+    layer = torch.nn.Linear(1, 1, bias=False, dtype=torch.bfloat16)
+    for _ in range(300):
+        layer.weight.sum().backward()
+    assert layer.weight.grad.item() == 256  # 256 + 1 is 256 there
+    layer.weight.grad = torch.ones_like(layer.weight)
+    with _summed_in_float32(layer):
+        for _ in range(299):
+            layer.weight.sum().backward()
+    assert layer.weight.grad.item() == 300
+    assert layer.weight.grad.dtype == torch.bfloat16
+
+
+def test_low_precision_leaves_rotary_frequencies_exact(recipe):
+    def frequencies(dtype):
+        config = LandmarkConfig(granularity=4, max_length=200, overlap=4)
+        network = build_model(replace(recipe, rotary=True, config=config, dtype=dtype))[0]
+        found = {k: v for k, v in network.auto_model.named_buffers() if "inv_freq" in k}
+        assert found
+        assert next(network.parameters()).dtype == getattr(torch, dtype)
+        return found
+
+    exact = frequencies("float32")
+    for name, values in frequencies("bfloat16").items():
+        assert torch.equal(values, exact[name])
+
+
+@pytest.mark.parametrize("mini_batch", [None, 2])
+def test_objectives_have_the_same_names_in_batches_with_and_without_queries(recipe, mini_batch):
+    model = build_model(recipe)
+    examples = [
+        Example("one two three", (Query("one", 0),), ((0, 13),), "toy"),
+        Example("four five six", (), (), "toy"),
+    ]
+    weights = Weights(contrast=1.0, part_contrast=1.0)
+    loss = LandmarkLoss(model, weights, mini_batch=mini_batch)
+    told = []
+    for index in (0, 1):
+        collator = LandmarkCollator(
+            examples, model[0], None, {}, granularities=(4,), query_granularities=(4,)
+        )
+        batch = collator([{"index": index}])
+        losses = loss([side for side in sides(batch) if side])
+        assert torch.isfinite(torch.stack(list(losses.values())).sum())
+        told.append(list(losses))
+    assert told == [["contrast", "part_contrast"]] * 2
+
+
+def test_a_run_that_diverges_stops_and_says_so(recipe, data, tmp_path):
+    wild = replace(recipe, learning_rate=1e30, warmup_steps=0, clip=1e30)
+    with pytest.raises(NonFiniteError, match=r"diverged \(losses: vector nan.*learning_rate"):
+        train(wild, data, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "model").exists()
+
+
+def test_a_whitening_that_could_not_be_made_is_told_before_the_run(recipe, data, tmp_path):
+    few = replace(
+        recipe,
+        sources=(Source("pairs", pairs="pairs.jsonl", limit=3),),
+        config=replace(recipe.config, granularity=8),
+        whitening=Whitening(),
+    )
+    with pytest.raises(TrainingDataError, match=r"32 directions .* the 3 documents .* have [3-6];"):
+        train(few, data, tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_a_prompt_that_leaves_too_little_of_a_window_is_told_at_once(recipe, data, tmp_path):
+    config = LandmarkConfig(granularity=4, max_length=16, document_prompt="one two three four ")
+    recipe = replace(recipe, config=config, granularities=(8,))
+    with pytest.raises(ConfigError, match=r"a window of 16 tokens .* prompt of 4, .* may need 13"):
+        train(recipe, data, tmp_path / "run", device="cpu")
+
+
+def test_training_reads_on_where_the_model_will_not(recipe, data, tmp_path):
+    config = replace(recipe.config, max_length=20, on_overflow="error")
+    recipe = replace(recipe, steps=2, config=config)
+    folder = train(recipe, data, tmp_path / "run", device="cpu").folder
+    assert json.loads((folder / "lmk_rag.json").read_text("utf-8"))  # saved as it was given
+    with LandmarkEncoder(folder, device="cpu") as encoder:
+        assert encoder.config.on_overflow == "error"
+
+
+def test_a_name_to_freeze_that_is_not_there_is_refused(recipe):
+    with pytest.raises(ConfigError, match=r"freeze has 'embedings', .* embeddings, encoder"):
+        build_model(replace(recipe, freeze=("embedings",)))
+
+
+def test_queries_alone_teach_nothing_without_queries(recipe, data, tmp_path):
+    weights = Weights(vector=0, landmark=0, scores=1.0)
+    texts = (Source("texts", texts="texts.jsonl"),)
+    with pytest.raises(ConfigError, match="no source has a query"):
+        train(replace(recipe, weights=weights, sources=texts), data, tmp_path, device="cpu")
+
+
+def test_another_number_of_processes_does_not_go_on(recipe, data, tmp_path):
+    recipe = replace(recipe, steps=3)
+    train(recipe, data, tmp_path / "run", device="cpu")
+    (mark,) = (tmp_path / "run" / "checkpoints").glob("checkpoint-*/complete")
+    mark.write_text(json.dumps(json.loads(mark.read_text("utf-8")) | {"processes": 2}))
+    with pytest.raises(ConfigError, match="begun by 2 processes and there are 1 now"):
+        train(recipe, data, tmp_path / "run", device="cpu")
+
+
+def test_two_processes_train_together(recipe, data, tmp_path):
+    path = tmp_path / "recipe.json"
+    path.write_text(replace(recipe, steps=4).to_json())
+    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
+           "--no-python", sys.executable, "-c", "from lmk_rag.cli import main; main()",
+           "train", str(path), "--data", str(data), "--output", str(tmp_path / "run"),
+           "--device", "cpu"]  # fmt: skip
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    assert [row["step"] for row in read_log(tmp_path / "run" / "log.jsonl")] == [1, 2, 3, 4]
+    with LandmarkEncoder(tmp_path / "run" / "model", device="cpu") as encoder:
+        assert encoder.encode_documents(["one two"])[0].vector.shape == (32,)
+
+
+def test_mined_pairs_keep_what_is_no_valid_text(recipe, tmp_path, st_folder):
+    pairs, mined = tmp_path / "odd.jsonl", tmp_path / "mined.jsonl"
+    rows = [{"query": "one \ud83d", "positive": "one two"}, {"query": "zwölf", "positive": "six"}]
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = ["mine", str(pairs), "-o", str(mined), "--model", recipe.model, "--device", "cpu"]
+    result = CliRunner().invoke(app, run)
+    assert result.exit_code == 0, result.output
+    assert [pair.query for pair in read_pairs(mined)] == ["one \ud83d", "zwölf"]
+    assert "zwölf" in mined.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -446,7 +581,7 @@ def test_the_commands_train_and_mine(recipe, data, tmp_path):
            "--device", "cpu", "--json"]  # fmt: skip
     result = CliRunner().invoke(app, run)
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout[result.stdout.index("{\n") :])
+    told = json.loads(result.stdout)
     assert told["finished"] is True
     assert told["steps"] == 1
     mined = tmp_path / "mined.jsonl.gz"

@@ -36,7 +36,7 @@ class LMKVectorStore(VectorStore):
     Key init args:
         embedding: `LMKEmbeddings`; or any other `Embeddings`, which gives one vector a document.
         collection_name: made if it is not there; one made by another model is refused. Of other
-            `Embeddings` class, `model` or `model_name`, and width tell models apart.
+            `Embeddings` class, width and `model`, `model_name` or `model_id` tell models apart.
         location: ":memory:", a folder, or the URL of a Qdrant server. Ignored with `client`.
         client, api_key, options, prefer_grpc, timeout: as in `lmk_rag.QdrantStore`.
         fusion: as in `lmk_rag.Retriever`.
@@ -350,12 +350,19 @@ class LMKVectorStore(VectorStore):
 def _encoder(embedding: Embeddings) -> DocumentEncoder:
     if isinstance(embedding, LMKEmbeddings):
         return embedding.encoder
-    model = getattr(embedding, "model", None) or getattr(embedding, "model_name", None) or ""
     return PlainEncoder(
         embedding.embed_documents,
         lambda queries: [embedding.embed_query(query) for query in queries],
-        name=f"{type(embedding).__name__} {model}".strip(),
+        name=f"{type(embedding).__name__} {_model_of(embedding)}".strip(),
     )
+
+
+def _model_of(embedding: object) -> str:
+    """Return what a model is called, "" where nothing says so; some keep the model itself there."""
+    while hasattr(embedding, "underlying_embeddings"):  # of a cache
+        embedding = embedding.underlying_embeddings
+    names = (getattr(embedding, name, None) for name in ("model", "model_name", "model_id"))
+    return next((str(name) for name in names if isinstance(name, str | Path) and str(name)), "")
 
 
 def _array(vector: Sequence[float]) -> Floats:

@@ -125,8 +125,7 @@ def evaluate(
         if any(method.needs_ours for method in chosen):
             encoder = stack.enter_context(choice.load())
         baseline = _baseline(base, device, dtype) if _base_is_used(chosen, sets) else None
-        runs = output / "runs" if output is not None and trec else None
-        job = _Job(chosen, encoder, baseline, ArrayCache(cache), results, output, runs, label)
+        job = _Job(chosen, encoder, baseline, ArrayCache(cache), results, output, trec, label)
         for data in sets:
             results.check(data)
         for data in sets:
@@ -151,7 +150,7 @@ class _Job:
     cache: ArrayCache
     results: Results
     output: Path | None
-    runs: Path | None
+    trec: bool
     label: str | None
 
     def run(self, data: RetrievalSet) -> None:
@@ -177,7 +176,12 @@ class _Job:
                 )
                 self._write_run(data, method, session)
             named, judged = self._all_judged(data, session)
-            self.results.put_significance(data, compare(named, judged))
+            self.results.put_significance(
+                data,
+                compare(named, judged),
+                measured=[self.key(method) for method in self.methods],
+                compared=named,
+            )
         finally:
             session.close()
             if self.output is not None:
@@ -225,17 +229,21 @@ class _Job:
         return settings
 
     def _run_path(self, data: RetrievalSet, key: str) -> Path | None:
-        if self.runs is None:
+        if self.output is None:
             return None
-        folder = self.runs / data.label.replace("/", "_")
+        folder = self.output / "runs" / data.label.replace("/", "_")
         return folder / f"{key.replace('/', '_')}.trec"
 
     def _write_run(self, data: RetrievalSet, method: Method, session: SetSession) -> None:
         path = self._run_path(data, self.key(method))
-        if path is not None:
+        if path is None:
+            return
+        if self.trec:
             from lmk_rag.evaluation.runs import write_trec
 
             write_trec(session.runs[method.name], path)
+        else:
+            path.unlink(missing_ok=True)  # of the result that this one replaced
 
 
 def _check_extras(methods: list[Method], output: Path | None) -> None:

@@ -26,7 +26,7 @@ from lmk_rag.cli.options import (
     StdinIdOption,
     StoreOption,
 )
-from lmk_rag.cli.terminal import counted, print_json, say_error, shown
+from lmk_rag.cli.terminal import counted, print_json, say, say_error, shown
 from lmk_rag.errors import InputError
 from lmk_rag.files import FileProblem, FileSource
 from lmk_rag.listing import real_path
@@ -51,7 +51,7 @@ def index(
     collection: CollectionOption = DEFAULT_COLLECTION,
     prune: Annotated[
         bool,
-        typer.Option("--prune", help="Remove documents below PATH whose files are gone."),
+        typer.Option("--prune", help="Remove documents below PATH whose files are gone or blank."),
     ] = False,
     stdin_id: StdinIdOption = "stdin",
     encoding: EncodingOption = "utf-8",
@@ -75,18 +75,20 @@ def index(
     if len(source) or prune:
         with open_store(store, collection, choice) as opened:
             report = add_documents(opened, source.documents(), len(source))
-            gone = _prune(opened, source) if prune else []
+            blank = [skipped.document_id for skipped in report.skipped if not skipped.is_error]
+            stale = [document.id for document in opened.get(blank)]
+            gone = _prune(opened, source, stale) if prune else []
     else:
         from lmk_rag.store import AddReport
 
-        report, gone = AddReport(), []
+        report, blank, stale, gone = AddReport(), [], [], []
     problems = source.problems + [
         FileProblem(skipped.document_id, skipped.reason)
         for skipped in report.skipped
         if skipped.is_error
     ]
     problems += _missing(source, gone)
-    blank = [skipped.document_id for skipped in report.skipped if not skipped.is_error]
+    stale = [id_ for id_ in stale if id_ not in gone]
     seconds = time.perf_counter() - started
     if as_json:
         print_json(
@@ -96,6 +98,7 @@ def index(
                 "unchanged": report.unchanged,
                 "removed": gone,
                 "blank": blank,
+                "stale": stale,
                 "not_text": source.not_text,
                 "errors": [{"path": p.path, "reason": p.reason} for p in problems],
                 "seconds": round(seconds, 3),
@@ -103,6 +106,8 @@ def index(
         )
     else:
         typer.echo(_summary(report, gone, blank, source.not_text, store, seconds))
+    for id_ in stale:
+        say(f"{shown(id_)}: blank now; its earlier text stays in the store (--prune removes it)")
     say_problems(problems)
     if problems:
         raise typer.Exit(1)
@@ -176,10 +181,11 @@ class _WatchedEncoder:
         self._ahead = 0
 
 
-def _prune(store: QdrantStore, source: FileSource) -> list[str]:
-    gone = sorted({info.id for info in store.documents() if source.is_gone(info.id)})
-    store.delete(gone)
-    return gone
+def _prune(store: QdrantStore, source: FileSource, blank: list[str]) -> list[str]:
+    gone = {info.id for info in store.documents() if source.is_gone(info.id)}
+    gone.update(blank)
+    store.delete(sorted(gone))
+    return sorted(gone)
 
 
 def _missing(source: FileSource, gone: list[str]) -> list[FileProblem]:

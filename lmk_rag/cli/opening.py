@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lmk_rag.config import DEFAULT_NAME, LandmarkConfig
+from lmk_rag.config import DEFAULT_NAME, DEFAULT_PREFIX, LandmarkConfig
 from lmk_rag.errors import CollectionMismatchError, StoreError
 
 if TYPE_CHECKING:
@@ -106,6 +106,12 @@ def _describe(location: str, collection: str) -> Description | None:
     if found is None:
         raise CollectionMismatchError(f"collection {collection!r} was not made by lmk-rag")
     name = str(found["model"])
+    if name != DEFAULT_NAME and name.startswith(DEFAULT_PREFIX):
+        raise CollectionMismatchError(
+            f"collection {collection!r} in {location} was made by another version of lmk-rag, with "
+            f"its default model then, {name!r}, which this version does not have; index the files "
+            "again into another --collection or --store"
+        )
     return Description(
         model=None if name == DEFAULT_NAME else name,
         name=name,

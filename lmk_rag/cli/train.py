@@ -6,13 +6,16 @@ import dataclasses
 import gzip
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lmk_rag.cli.options import DeviceOption, JsonOption, ModelOption
 from lmk_rag.cli.terminal import counted, print_json, say
 from lmk_rag.writing import replacing
+
+if TYPE_CHECKING:
+    from lmk_rag.training import Pair
 
 
 def train(
@@ -74,10 +77,17 @@ def mine(
     with replacing(output) as file:  # before the work, so that a place without access is told first
         with LandmarkEncoder(model, device=device) as encoder:
             mined = training.mine_negatives(given, encoder, n=n, depth=depth, show_progress=True)
-        lines = [json.dumps(dataclasses.asdict(pair), ensure_ascii=False) + "\n" for pair in mined]
-        data = "".join(lines).encode("utf-8")
+        data = "".join(map(_line, mined)).encode("utf-8")
         file.write(gzip.compress(data) if output.suffix == ".gz" else data)
     found = sum(len(pair.negatives) for pair in mined)
     typer.echo(f"{output}: {counted(len(mined), 'pair')}, {counted(found, 'negative')}")
     if not found:
         say("no negatives were found: the texts are few, or all known to answer")
+
+
+def _line(pair: Pair) -> str:
+    """Return a pair as it was read; only a lone surrogate, which is no UTF-8, asks for escapes."""
+    from lmk_rag.store.metadata import surrogate_at
+
+    line = json.dumps(dataclasses.asdict(pair), ensure_ascii=False) + "\n"
+    return line if surrogate_at(line) is None else json.dumps(dataclasses.asdict(pair)) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -67,9 +67,30 @@ class Results:
             own[name] = {**asdict(encoding), "tokens_per_second": rate}
         self._write()
 
-    def put_significance(self, data: RetrievalSet, rows: list[dict[str, object]]) -> None:
-        """Set the comparisons of a set."""
-        self._of(data)["significance"] = rows
+    def put_significance(
+        self,
+        data: RetrievalSet,
+        rows: list[dict[str, object]],
+        *,
+        measured: Collection[str],
+        compared: Collection[str],
+    ) -> None:
+        """Set the comparisons of a set, beside those of before that still hold.
+
+        Args:
+            data: the set.
+            rows: as `compare` returns them.
+            measured: the methods whose results are new.
+            compared: the methods whose values by query were at hand, of before too.
+        """
+        entry = self._of(data)
+        kept = [
+            row
+            for row in entry["significance"]
+            if not (pair := {row["first"], row["second"]}) & set(measured)
+            and not pair <= set(compared)
+        ]
+        entry["significance"] = kept + rows
         self._write()
 
     def _of(self, data: RetrievalSet) -> Tree:

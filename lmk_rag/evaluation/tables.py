@@ -82,12 +82,25 @@ def group_rows(of: Tree, name: str) -> list[tuple[list[str], list[Row]]]:
     found = {key: entry[name] for key, entry in of["methods"].items() if entry[name]}
     if not found:
         return []
-    groups = next(iter(found.values()))
-    metrics = list(groups[0]["scores"]) if name == "by_passkey_length" else ["nDCG@10"]
+    # Methods of calls that counted other tokens may have other groups.
+    by_name = {key: {group["name"]: group for group in own} for key, own in found.items()}
+    groups = {group["name"]: group for own in found.values() for group in own}
+    names = sorted(groups, key=lambda label: int(label.rstrip("+").partition("-")[0]))
+    metrics = list(next(iter(groups.values()))["scores"])
+    metrics = metrics if name == "by_passkey_length" else ["nDCG@10"]
     return [
         (
-            [metric, *(f"{group['name']} ({group['queries']})" for group in groups)],
-            [(key, [figure(g["scores"][metric]) for g in own]) for key, own in found.items()],
+            [metric, *(f"{label} ({groups[label]['queries']})" for label in names)],
+            [
+                (
+                    key,
+                    [
+                        figure(own[label]["scores"][metric]) if label in own else ""
+                        for label in names
+                    ],
+                )
+                for key, own in by_name.items()
+            ],
         )
         for metric in metrics
     ]

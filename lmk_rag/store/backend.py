@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sqlite3
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]  # it ships no types
 from qdrant_client import AsyncQdrantClient, QdrantClient, models
+from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException
 from qdrant_client.local.qdrant_local import QdrantLocal
 
-from lmk_rag.errors import InputError, StoreError
+from lmk_rag.errors import InputError, StoreError, UnsupportedFilterError
 from lmk_rag.lexical import WordVector
 from lmk_rag.store.filters import FieldIs, translate
 from lmk_rag.store.metadata import Json
@@ -39,6 +41,13 @@ from lmk_rag.types import QueryEmbedding
 _PAGE = 256
 _LOCAL_PAGE = 1_000_000  # local mode sorts and tests all points for every page
 _EXACT_POINTS = 8_000
+_OWN_FIELDS = {
+    "document_id": models.PayloadSchemaType.KEYWORD,
+    "revision": models.PayloadSchemaType.KEYWORD,
+    "segment": models.PayloadSchemaType.INTEGER,
+}
+# Of servers, of either protocol; of local mode, which raises builtins, and its files.
+_REFUSALS = (ApiException, QdrantException, grpc.RpcError, ValueError, sqlite3.Error, OSError)
 _NO_FOLDER = re.compile(r"[\w.-]+:\d+|[a-z]\w+://.*", re.IGNORECASE)  # a host, or a URL
 
 
@@ -76,18 +85,23 @@ class ClientBackend:
             return dict(self.client.get_collection(self.collection).config.metadata or {})
 
     def create(self, settings: dict[str, Any]) -> None:
-        """Create the collection and the payload indexes that filters and grouping need."""
+        """Create the collection, unless another process has just done so."""
+        with self._session():
+            try:
+                self.client.create_collection(self.collection, **settings)
+            except (ApiException, grpc.RpcError, ValueError):
+                if not self.client.collection_exists(self.collection):
+                    raise
+
+    def index(self, fields: Mapping[str, models.PayloadSchemaType]) -> None:
+        """Make the payload indexes that are missing; see `Backend.index`."""
         with self._session(), warnings.catch_warnings():
             # Local mode warns that it has no payload indexes; it needs none.
             warnings.filterwarnings("ignore", message="Payload indexes have no effect")
-            self.client.create_collection(self.collection, **settings)
-            for name in ("document_id", "revision"):
-                self.client.create_payload_index(
-                    self.collection, name, models.PayloadSchemaType.KEYWORD
-                )
-            self.client.create_payload_index(
-                self.collection, "segment", models.PayloadSchemaType.INTEGER
-            )
+            there = self.client.get_collection(self.collection).payload_schema
+            for name, kind in (_OWN_FIELDS | dict(fields)).items():
+                if name not in there:
+                    self.client.create_payload_index(self.collection, name, kind)
 
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents."""
@@ -254,8 +268,9 @@ class ClientBackend:
         ]
 
     def exact_is_quick(self) -> bool:
-        """Whether comparing every landmark costs little."""
-        return self.count() <= _EXACT_POINTS
+        """Whether comparing every landmark costs little; an exact count would read all ids."""
+        with self._session():
+            return self.client.count(self.collection, exact=False).count <= _EXACT_POINTS
 
     def close(self) -> None:
         """Close the client if it is ours."""
@@ -268,10 +283,16 @@ class ClientBackend:
         with self.lock:
             try:
                 yield
-            except (ApiException, grpc.RpcError, ValueError) as error:
-                raise StoreError(
-                    f"Qdrant at {self._place}, collection {self.collection!r}: {error}"
-                ) from error
+            except _REFUSALS as error:
+                told = f"Qdrant at {self._place}, collection {self.collection!r}: {error}"
+                if isinstance(error, ResourceExhaustedResponse):
+                    told += f"; try again in {error.retry_after_s} s"
+                if "index required but not found" in told.lower():
+                    raise UnsupportedFilterError(
+                        f"{told}. Open the store with an index for that entry of the metadata: "
+                        "options=CollectionOptions(payload_indexes={key: kind})"
+                    ) from error
+                raise StoreError(told) from error
 
 
 def folder_of(location: str | Path) -> Path | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,10 @@ def read_edge_metadata(folder: Path, collection: str) -> Json | None:
     path = edge_files(folder, collection)[1]
     if not path.is_file():
         return None
-    metadata: Json = json.loads(path.read_text("utf-8"))
+    try:
+        metadata: Json = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"the store at {folder} can't be opened: {path.name}: {error}") from error
     return metadata
 
 
@@ -93,11 +96,15 @@ class EdgeBackend:
         sparse = edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)
         words = dict.fromkeys(settings["sparse_vectors_config"], sparse)
         config = edge.EdgeConfig(vectors=vectors, sparse_vectors=words)
-        self._path.mkdir(parents=True, exist_ok=True)
-        if any(self._path.iterdir()):  # left by a run that was killed here; nothing is in it yet
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            begun = any(self._path.iterdir())  # by a run that was killed; nothing is in it yet
+        except OSError as error:
+            raise StoreError(f"the store at {self._folder} can't be made: {error}") from error
+        if begun:
             self._shard = self._load()
         else:
-            self._shard = edge.EdgeShard.create(str(self._path), config)
+            self._shard = self._call(edge.EdgeShard.create, str(self._path), config)
         for name in ("document_id", "revision", FLAGS):
             self._index(name, edge.PayloadSchemaType.Keyword)
         self._index("segment", edge.PayloadSchemaType.Integer)
@@ -105,6 +112,9 @@ class EdgeBackend:
         partial = self._metadata_path.with_suffix(".partial")
         partial.write_text(json.dumps(settings["metadata"], ensure_ascii=False), "utf-8")
         partial.replace(self._metadata_path)
+
+    def index(self, fields: Mapping[str, models.PayloadSchemaType]) -> None:
+        """Do nothing: our own are made with the collection, which is not there before."""
 
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents."""

@@ -145,14 +145,14 @@ def _condition(where: object) -> models.Condition:
     if isinstance(where, Not):
         return models.Filter(must_not=[_condition(where.filter)])
     if isinstance(where, Exists):
-        field = models.PayloadField(key=_path(where.key))
+        field = models.PayloadField(key=metadata_path(where.key))
         return models.Filter(must_not=[models.IsEmptyCondition(is_empty=field)])
     if isinstance(where, Eq):
-        return _equals(_path(where.key), where.value)
+        return _equals(metadata_path(where.key), where.value)
     if isinstance(where, In):
         if not where.values:
             return _nothing()
-        key = _path(where.key)
+        key = metadata_path(where.key)
         values = [_value(key, value) for value in where.values]
         texts = [value for value in values if isinstance(value, str)]
         others = [_equals(key, value) for value in values if not isinstance(value, str)]
@@ -196,7 +196,7 @@ def _nothing() -> models.Condition:
 
 
 def _range(where: Range) -> models.Condition:
-    key = _path(where.key)
+    key = metadata_path(where.key)
     given = {name: getattr(where, name) for name in ("gt", "gte", "lt", "lte")}
     bounds = {
         name: bound.item() if isinstance(bound, np.number) else bound
@@ -227,7 +227,7 @@ def _is_bound(value: object) -> bool:
     ) or (isinstance(value, float) and np.isfinite(value).item())
 
 
-def _path(key: object) -> str:
+def metadata_path(key: object) -> str:
     """Return Qdrant's path to a metadata entry, with all but plain parts in quotes."""
     if not isinstance(key, str) or not key or surrogate_at(key) is not None:
         raise UnsupportedFilterError(f"a filter key is {key!r:.80}; expected a non-empty string")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from qdrant_client import QdrantClient
+from qdrant_client import QdrantClient, models
 
 from lmk_rag.lexical import WordVector
 from lmk_rag.store.backend import ClientBackend
@@ -48,6 +48,9 @@ class LocalBackend:
             _INDEXES.get(self._inner.client, {}).pop(self._inner.collection, None)
             self._inner.create(settings)
 
+    def index(self, fields: Mapping[str, models.PayloadSchemaType]) -> None:
+        """Do nothing: filters are tested point by point."""
+
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents."""
         with self._inner.lock:
@@ -62,10 +65,13 @@ class LocalBackend:
                 index.put(point.id, point.payload, point.vectors, point.words)
 
     def delete(self, which: FieldIs) -> None:
-        """Delete points by document or revision."""
+        """Delete points by document or revision.
+
+        The client deletes one after the other: a document cut short is listed until its end.
+        """
         with self._inner.lock:
             index = self._index()
-            ids = index.select(which)
+            ids = sorted(index.select(which), key=index.is_first)
             self._inner.delete_points(ids)
             index.remove(ids)
 

@@ -93,6 +93,10 @@ class MemoryIndex:
             return [id_ for value in wanted for id_ in self._points.get(str(value), ())]
         return [id_ for id_, entry in self._entries.items() if getattr(entry, which.name) in wanted]
 
+    def is_first(self, id_: str) -> bool:
+        """Whether a point is the first segment of its document, by which that is listed."""
+        return self._entries[id_].segment == 0
+
     def revisions(self, document_ids: Iterable[str]) -> Revisions:
         """Return what is stored of some documents."""
         entries = (self._entries[id_] for d in document_ids for id_ in self._points.get(d, ()))

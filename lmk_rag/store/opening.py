@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from qdrant_client import QdrantClient
 
 from lmk_rag.config import LandmarkConfig
-from lmk_rag.errors import ConfigError, InputError
+from lmk_rag.errors import ConfigError, InputError, StoreError
 from lmk_rag.store.backend import ClientBackend, connect, folder_of
 from lmk_rag.store.edge import EdgeBackend, holds_edge, read_edge_metadata
 from lmk_rag.store.local import LocalBackend
@@ -42,8 +42,11 @@ def open_backend(
             'of < > : " / \\ | ? *'
         )
     folder = None if client is not None else folder_of(location)
-    if folder is not None and _engine(folder, engine) == "edge":
-        return EdgeBackend(folder, collection)
+    try:
+        if folder is not None and _engine(folder, engine) == "edge":
+            return EdgeBackend(folder, collection)
+    except OSError as error:
+        raise StoreError(f"the store at {folder} can't be opened: {error}") from error
     opened = client or connect(location, api_key=api_key, prefer_grpc=prefer_grpc, timeout=timeout)
     inner = _client_backend(opened, collection, client, location)
     return LocalBackend(inner) if inner.is_local else inner

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from qdrant_client import models
 
 from lmk_rag.errors import StoreLockedError
 from lmk_rag.lexical import WordVector
@@ -57,7 +58,14 @@ class Backend(Protocol):
         """Return the collection's metadata, or None if there is no such collection."""
 
     def create(self, settings: dict[str, Any]) -> None:
-        """Create the collection."""
+        """Create the collection, unless another process has just done so."""
+
+    def index(self, fields: Mapping[str, models.PayloadSchemaType]) -> None:
+        """Make the payload indexes that filters need and that are missing: our own, and these.
+
+        Only servers have them: a run that was killed between a collection and its indexes, or an
+        earlier version, may have left some out.
+        """
 
     def revisions(self, document_ids: Sequence[str]) -> Revisions:
         """Return what is stored of some documents; those of which nothing is are left out."""

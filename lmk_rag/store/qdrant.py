@@ -13,7 +13,7 @@ from qdrant_client import QdrantClient
 
 from lmk_rag.errors import ClosedError, CollectionMismatchError, ConfigError, InputError, StoreError
 from lmk_rag.store.candidates import Skipped, check_document
-from lmk_rag.store.filters import FieldIs, Filter
+from lmk_rag.store.filters import FieldIs, Filter, metadata_path
 from lmk_rag.store.ingest import AddReport, ingest
 from lmk_rag.store.metadata import Json
 from lmk_rag.store.opening import Engine, open_backend
@@ -107,17 +107,20 @@ class QdrantStore:
         )
         self._closed = False
         try:
+            layout = options or CollectionOptions()
             metadata = self._backend.read_metadata()
             if metadata is None:
-                self._backend.create(collection_settings(encoder, options or CollectionOptions()))
+                self._backend.create(collection_settings(encoder, layout))
                 metadata = self._backend.read_metadata()
-                if stored_description(metadata) is None:
+                if not metadata:
                     raise StoreError(
                         "this Qdrant server does not keep metadata of collections, so lmk-rag "
                         "can't tell what they hold; use version 1.16 or later"
                     )
-            else:
-                check_description(collection, metadata, encoder)
+            check_description(collection, metadata, encoder)
+            self._backend.index(
+                {metadata_path(key): kind for key, kind in layout.payload_indexes.items()}
+            )
             description = stored_description(metadata)
             self._words, self._takes_parts = word_rule(description), takes_parts(description)
         except BaseException:

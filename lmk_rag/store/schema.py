@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from qdrant_client import models
@@ -62,15 +63,21 @@ class CollectionOptions:
     """How a new collection is laid out; an existing one keeps what it has.
 
     The same options serve every place: what a cluster needs has no effect in memory or a folder,
-    nor have graph settings in memory; Edge reads `m`, `ef_construct` and `full_scan_threshold` of
-    them, and refuses quantization.
+    nor have graph settings. Edge keeps `m`, `ef_construct` and `full_scan_threshold` of them, but
+    builds a graph only when it is told to optimize, which nothing here does: sections are scanned.
+    It refuses quantization.
 
     Attributes:
         float16: store landmarks and sections in half precision (servers and Edge; half the space).
         on_disk: keep landmarks on disk and read them when a query rescores (servers and Edge).
         hnsw: graph settings for `document` and `sections`; None: Qdrant's defaults.
         quantization: of `document` and `sections`; None: none.
-        shard_number, replication_factor, write_consistency_factor: for clusters.
+        shard_number, replication_factor, write_consistency_factor: for clusters. Each shard counts
+            how rare words are for itself: hybrid search of few documents wants one shard.
+        payload_indexes: metadata keys, written as in filters, that a server is to index, and how;
+            numbers are compared as ranges, so theirs are FLOAT. Made when a store is opened,
+            in existing collections too. Without one a server reads every payload for a filter, and
+            Qdrant Cloud refuses it by default. They have no effect in memory or a folder.
     """
 
     float16: bool = True
@@ -80,6 +87,7 @@ class CollectionOptions:
     shard_number: int | None = None
     replication_factor: int | None = None
     write_consistency_factor: int | None = None
+    payload_indexes: Mapping[str, models.PayloadSchemaType] = field(default_factory=dict)
 
 
 def collection_settings(encoder: DocumentEncoder, options: CollectionOptions) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmk_rag.config import Boundary, LandmarkConfig
 from lmk_rag.landmarks import LandmarkedText
-from lmk_rag.training.examples import Example, Query
+from lmk_rag.training.examples import Example, Pair, Query
 from lmk_rag.training.modules import LandmarkTransformer
 from lmk_rag.training.teacher import Teacher
 from lmk_rag.types import Ints
@@ -142,6 +142,7 @@ class LandmarkCollator:
             self.transformer.config,
             granularity=draw.choice(granularities),
             boundary=draw.choice(self.boundaries),
+            on_overflow="window",  # what the model will do later is no reason to skip text now
         )
         prompt = config.query_prompt if query else config.document_prompt
         return self.transformer.lay_out(text, prompt=prompt, config=config)
@@ -157,9 +158,17 @@ class LandmarkCollator:
         return random.Random(digest)  # noqa: S311  # not for secrets
 
 
-def known_positives(examples: Sequence[Example]) -> dict[str, set[str]]:
-    """Collect, for every query text, the parts that answer it anywhere in the data."""
+def known_positives(examples: Sequence[Example], pairs: Sequence[Pair] = ()) -> dict[str, set[str]]:
+    """Collect, for every query text, the parts that answer it anywhere in the data.
+
+    Args:
+        examples: what is trained on.
+        pairs: all that is known, drawn or not; a part of a page may hold more than the pair it
+            was found by, which may still come as a listed negative of another query.
+    """
     known: dict[str, set[str]] = {}
+    for pair in pairs:
+        known.setdefault(pair.query, set()).add(pair.positive)
     for example in examples:
         for query in example.queries:
             start, end = example.parts[query.part]

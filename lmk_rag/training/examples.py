@@ -18,6 +18,8 @@ from lmk_rag.errors import TrainingDataError
 from lmk_rag.json_lines import read_json_lines
 
 _UNDERLINE = re.compile(r"\s*([=\-~^*+#])\1{2,}\s*")
+_SPACE = re.compile(r"\s")
+_FAR = 4  # lengths of a piece that its line may go on for before it is cut elsewhere
 _PROBE = 120  # characters of a positive by which it is looked for in a text
 
 
@@ -185,14 +187,18 @@ def _without_headings(text: str, queries: Sequence[str]) -> str:
 
 
 def _pieces(text: str, length: int) -> Iterator[str]:
-    """Cut at line ends, into pieces of even length."""
+    """Cut into pieces of even length at line ends, or at spaces where those are too far apart."""
     count = max(1, round(len(text) / length))
     target, start = len(text) / count, 0
     for number in range(1, count + 1):
         end = len(text)
         if number < count:
             wanted = int(number * target)
-            end = text.find("\n", wanted) + 1 or len(text)
+            space = _SPACE.search(text, wanted)
+            line = text.find("\n", wanted) + 1 or len(text)
+            end = line
+            if space is not None and line - wanted > _FAR * length:
+                end = space.end()
         if text[start:end].strip():
             yield text[start:end]
         start = end

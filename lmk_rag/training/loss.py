@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lmk_rag.errors import ConfigError
+from lmk_rag.errors import ConfigError, NonFiniteError
 from lmk_rag.training.objectives import (
     best_of_parts,
     cosines,
@@ -21,6 +22,18 @@ from lmk_rag.training.objectives import (
 )
 
 Features = dict[str, Any]
+# Sums depend on their order in the last digits, and logs are to be reproduced to all of them.
+_ORDER = (
+    "vector",
+    "landmark",
+    "relations",
+    "contrast",
+    "scores",
+    "group",
+    "part_contrast",
+    "part_scores",
+)
+_WITHOUT_TEACHER = ("contrast", "part_contrast")
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,12 @@ class LandmarkLoss(nn.Module):
         mini_batch: documents that go through the model at once with gradient caching (Gao et al.
             2021, arXiv 2101.06983); None for all at once. The gradients are the same.
 
-    `forward` returns the weighted objectives by name; the trainer sums and logs them.
+    `forward` returns the weighted objectives by name; the trainer sums and logs them. One that a
+    batch has no say in (it holds no query, for instance) is 0, so that the names are always the
+    same: processes that train together exchange them in order.
+
+    Raises:
+        NonFiniteError: an objective is NaN or infinite, before anything is learned from it.
     """
 
     def __init__(
@@ -94,7 +112,7 @@ class LandmarkLoss(nn.Module):
         if self.mini_batch is None or not torch.is_grad_enabled():
             queries = self._vectors(query) if query is not None else None
             vectors, rows = self._documents(document)
-            return self._objectives(query, document, queries, vectors, rows)
+            return finite(self._objectives(query, document, queries, vectors, rows))
         return self._cached(query, document, self.mini_batch)
 
     def _vectors(self, features: Features) -> Tensor:
@@ -137,9 +155,15 @@ class LandmarkLoss(nn.Module):
                 found["vector"] = found["vector"] + vector_distillation(
                     queries, query["teacher_vectors"]
                 )
-        weighted = {name: getattr(weights, name) * value for name, value in found.items()}
         # A batch that teaches nothing still needs something to differentiate.
-        return weighted or {"nothing": 0.0 * (vectors.sum() + rows.sum())}
+        nothing = 0.0 * (vectors.sum() + rows.sum())
+        weighted = {
+            name: weight * found.get(name, nothing)
+            for name in _ORDER
+            if (weight := getattr(weights, name))
+            and (targets is not None or name in _WITHOUT_TEACHER)
+        }
+        return weighted or {"nothing": nothing}
 
     def _query_objectives(
         self,
@@ -220,14 +244,14 @@ class LandmarkLoss(nn.Module):
         vectors = torch.cat([vectors for vectors, _ in pieces]).requires_grad_()
         rows = torch.cat([rows for _, rows in pieces]).requires_grad_()
         with torch.enable_grad():
-            losses = self._objectives(query, document, queries, vectors, rows)
+            losses = finite(self._objectives(query, document, queries, vectors, rows))
             torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
         sizes = [len(rows) for _, rows in pieces]
         outputs = [t for t in (queries, vectors, rows) if t is not None]
         gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in outputs]
 
         def again(scale: Tensor) -> None:
-            with torch.enable_grad():
+            with torch.enable_grad(), _summed_in_float32(self.model):
                 if query is not None:
                     (self._vectors(query) * gradients[0] * scale).sum().backward()  # type: ignore[no-untyped-call]
                 at, row = 0, 0
@@ -261,6 +285,49 @@ def stretch_rows(states: Tensor, stretch: Tensor, real: Tensor) -> Tensor:
     sums = sums.index_add(0, row, states[document, at])
     tokens = torch.bincount(row, minlength=len(sums)).clamp(min=1)
     return sums / tokens[:, None]
+
+
+def finite(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return losses that are numbers.
+
+    Raises:
+        NonFiniteError: one is NaN or infinite.
+    """
+    if not bool(torch.isfinite(torch.stack([loss.detach() for loss in losses.values()])).all()):
+        told = ", ".join(f"{name} {loss.item():.4g}" for name, loss in losses.items())
+        raise NonFiniteError(
+            f"the training diverged (losses: {told}); start again, in another folder, with a lower "
+            "learning_rate"
+        )
+    return losses
+
+
+@contextmanager
+def _summed_in_float32(model: nn.Module) -> Iterator[None]:
+    """Let low-precision parameters add up the gradients of several backward passes exactly.
+
+    Their own sums would round away what is small beside the sum so far.
+    """
+    low = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
+    sums: dict[Tensor, Tensor] = {p: p.grad.float() for p in low if p.grad is not None}
+    for parameter in sums:
+        parameter.grad = None
+
+    def take(parameter: Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None, "it has just been accumulated"
+        held = sums.get(parameter)
+        sums[parameter] = gradient.float() if held is None else held + gradient.float()
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(take) for p in low]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for parameter, gradient in sums.items():
+        parameter.grad = gradient.to(parameter.dtype)
 
 
 def _with_hook(losses: dict[str, Tensor], again: Callable[[Tensor], None]) -> dict[str, Tensor]:

@@ -43,7 +43,8 @@ class Source:
     def __post_init__(self) -> None:
         if self.pairs is None and self.texts is None:
             raise ConfigError(f"source {self.name!r} names neither pairs nor texts")
-        if self.join < 1 or (self.join > 1 and self.texts is not None):
+        check_int(f"join of source {self.name!r}", self.join, minimum=1)
+        if self.join > 1 and self.texts is not None:
             raise ConfigError(
                 f"source {self.name!r} has join {self.join}; expected 1, or more for pairs alone"
             )
@@ -141,10 +142,20 @@ class Recipe:
         for name in ("temperature", "score_temperature", "learning_rate", "clip"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected more than 0")
-        for name in ("floor", "weight_decay", "beta2", "balance"):
+        if not 0 <= self.beta2 < 1:
+            raise ConfigError(f"beta2 is {self.beta2!r}; expected at least 0 and less than 1")
+        for name in ("floor", "weight_decay", "balance"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected 0 to 1")
-        check_int("warmup_steps", self.warmup_steps, minimum=0)
+        for name in ("warmup_steps", "seed"):
+            check_int(name, getattr(self, name), minimum=0)
+        for name in ("mini_batch", "teacher_length"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), minimum=1)
+        if not isinstance(self.rotary, bool):
+            raise ConfigError(f"rotary is {self.rotary!r}; expected true or false")
+        if self.mini_batch is not None and self.objective == "retromae":
+            raise ConfigError("RetroMAE has no gradient caching; leave mini_batch out")
         if min(dataclasses.astuple(self.weights)) < 0 or not any(dataclasses.astuple(self.weights)):
             raise ConfigError(f"{self.weights}: expected no weight below 0 and one above")
         names = [source.name for source in self.sources]

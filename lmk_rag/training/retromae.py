@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmk_rag.training.loss import finite
 from lmk_rag.training.objectives import masked_token_loss
 
 
@@ -24,7 +25,8 @@ class RetroMAELoss(nn.Module):
         encoder_rate, decoder_rate: shares of content tokens that are masked.
         heads: attention heads of the decoder.
 
-    Landmarks, special tokens and padding are never masked.
+    Landmarks, special tokens and padding are never masked. A loss that is no number is a
+    `NonFiniteError`.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class RetroMAELoss(nn.Module):
         decoded = self.decoder(
             inputs + _positions(inputs), src_key_padding_mask=document["attention_mask"] == 0
         )
-        return {
-            "encoder": masked_token_loss(self._logits(states), wanted),
-            "decoder": masked_token_loss(self._logits(decoded), hidden_wanted),
-        }
+        return finite(
+            {
+                "encoder": masked_token_loss(self._logits(states), wanted),
+                "decoder": masked_token_loss(self._logits(decoded), hidden_wanted),
+            }
+        )
 
     def _logits(self, states: Tensor) -> Tensor:
         weight = self._embeddings().weight.float()

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from datasets import Dataset
@@ -17,11 +18,12 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from torch import nn
-from transformers import set_seed
+from transformers import PrinterCallback, set_seed
 
 from lmk_rag.checkpoint import minilm
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.errors import ConfigError
+from lmk_rag.errors import ConfigError, TrainingDataError
+from lmk_rag.progress import progress_bar
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
 from lmk_rag.training.examples import Example
@@ -41,7 +43,7 @@ from lmk_rag.training.watch import (
     plot_losses,
     whole_checkpoints,
 )
-from lmk_rag.training.whitening import whitening_layer
+from lmk_rag.training.whitening import Whitening, sample, whitening_layer
 from lmk_rag.writing import write_text
 
 
@@ -106,7 +108,9 @@ def train(
             "in one"
         )
     set_seed(recipe.seed)
-    examples = [e for source in recipe.sources for e in read_source(source, Path(data), recipe)]
+    read = [read_source(source, Path(data), recipe) for source in recipe.sources]
+    examples = [example for own, _ in read for example in own]
+    pairs = [pair for _, own in read for pair in own]
     if int(os.environ.get("RANK", "0")) == 0:
         _claim(output, recipe, examples)
     model = build_model(recipe, device=device)
@@ -118,14 +122,14 @@ def train(
             teacher = Teacher(
                 recipe.teacher or minilm("the recipe's teacher"),
                 max_length=recipe.teacher_length,
-                device=device,
+                device=str(model.device),  # with several processes, each one's own
             )
     _check_teaching(recipe, examples, transformer, teacher)
     collator = LandmarkCollator(
         examples,
         transformer,
         teacher,
-        known_positives(examples),
+        known_positives(examples, pairs),
         granularities=recipe.granularities,
         query_granularities=recipe.query_granularities,
         boundaries=recipe.boundaries,
@@ -133,24 +137,27 @@ def train(
         seed=recipe.seed,
     )
     loss = _loss(recipe, model).to(model.device)
-    watch = Watch(
-        output,
-        loss,
-        lambda n: sum(collator.read[:n]),  # the trainer has the next batch made ahead
-        save_minutes=save_minutes,
-        stop_minutes=stop_minutes,
-    )
-    trainer = SentenceTransformerTrainer(
-        model=model,
-        args=_arguments(recipe, examples, output, device, show_progress),
-        train_dataset=Dataset.from_dict({"index": list(range(len(examples)))}),
-        loss=loss,
-        data_collator=collator,  # type: ignore[arg-type]  # only called
-        callbacks=[watch],
-        optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
-    )
-    last = last_checkpoint(output / "checkpoints", loss)
-    trainer.train(resume_from_checkpoint=last)
+    with progress_bar("training", recipe.steps, show=show_progress) as advance:
+        watch = Watch(
+            output,
+            loss,
+            lambda n: sum(collator.read[:n]),  # the trainer has the next batch made ahead
+            advance,
+            save_minutes=save_minutes,
+            stop_minutes=stop_minutes,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=_arguments(recipe, examples, output, device),
+            train_dataset=Dataset.from_dict({"index": list(range(len(examples)))}),
+            loss=loss,
+            data_collator=collator,  # type: ignore[arg-type]  # only called
+            callbacks=[watch],
+            optimizers=(_optimizer(recipe, loss), None),  # type: ignore[arg-type]  # both optional
+        )
+        trainer.remove_callback(PrinterCallback)  # standard output is the caller's
+        last = last_checkpoint(output / "checkpoints", loss)
+        trainer.train(resume_from_checkpoint=last)
     folder = output / "model"
     steps = trainer.state.global_step
     if trainer.is_world_process_zero():
@@ -168,12 +175,13 @@ def _save(
     device: str,
 ) -> None:
     model.to("cpu", getattr(torch, recipe.saved_dtype))
-    model.save_pretrained(str(folder), create_model_card=False)
     if recipe.whitening is not None:
-        with LandmarkEncoder(folder, device=device, dtype="float32") as encoder:
-            layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
+        with TemporaryDirectory(dir=folder.parent, prefix="unwhitened-") as unwhitened:
+            model.save_pretrained(unwhitened, create_model_card=False)
+            with LandmarkEncoder(unwhitened, device=device, dtype="float32") as encoder:
+                layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
         model.append(layer)
-        model.save_pretrained(str(folder), create_model_card=False)
+    model.save_pretrained(str(folder), create_model_card=False)
 
 
 def _claim(output: Path, recipe: Recipe, examples: Sequence[Example]) -> None:
@@ -200,16 +208,41 @@ def _check_teaching(
     teacher: Teacher | None,
 ) -> None:
     """Refuse to train where nothing, or nothing that fits, would be taught."""
+    if recipe.whitening is not None:
+        _check_whitening(recipe.whitening, recipe.seed, examples, transformer)
+    weights, asked = recipe.weights, any(example.queries for example in examples)
     if teacher is None:
-        if recipe.objective == "retrieval" and not any(e.queries for e in examples):
+        if recipe.objective == "retrieval" and not asked:
             raise ConfigError("there is no teacher and no query: nothing would be learned")
         return
+    if not asked and not (weights.vector or weights.landmark or weights.relations):
+        raise ConfigError(
+            "no source has a query, and what has a weight is learned from queries: nothing would "
+            "be learned; give vector, landmark or relations a weight"
+        )
     own, theirs = transformer.get_embedding_dimension(), teacher.encoder.dim
-    if own != theirs and (recipe.weights.vector or recipe.weights.landmark):
+    if own != theirs and (weights.vector or weights.landmark):
         raise ConfigError(
             f"the teacher's vectors have {theirs} dimensions, the model's {own}; the weights "
             "vector and landmark have to be 0, while its scores and relations can still be learned"
         )
+
+
+def _check_whitening(
+    whitening: Whitening, seed: int, examples: Sequence[Example], transformer: LandmarkTransformer
+) -> None:
+    """Make sure, before a long run, that there will be a landmark per direction at its end."""
+    width, found = transformer.get_embedding_dimension(), 0
+    chosen = sample(examples, whitening.documents, seed=seed)
+    for example in chosen:
+        found += len(transformer.lay_out(example.text).spans)
+        if found >= width:
+            return
+    raise TrainingDataError(
+        f"whitening evens out {width} directions by as many landmarks at least, and the "
+        f"{len(chosen)} documents it would learn from have {found}; give the recipe more or longer "
+        "texts, more `documents` in whitening, or no whitening"
+    )
 
 
 def _loss(recipe: Recipe, model: SentenceTransformer) -> nn.Module:
@@ -241,7 +274,7 @@ def _optimizer(recipe: Recipe, loss: nn.Module) -> torch.optim.Optimizer | None:
 
 
 def _arguments(
-    recipe: Recipe, examples: list[Example], output: Path, device: str, show_progress: bool
+    recipe: Recipe, examples: list[Example], output: Path, device: str
 ) -> SentenceTransformerTrainingArguments:
     plan = BatchPlan(
         examples,
@@ -251,7 +284,7 @@ def _arguments(
         balance=recipe.balance,
         weights={source.name: source.weight for source in recipe.sources},
     )
-    return SentenceTransformerTrainingArguments(
+    arguments = SentenceTransformerTrainingArguments(
         output_dir=str(output / "checkpoints"),
         max_steps=recipe.steps,
         batch_sampler=plan,
@@ -268,10 +301,14 @@ def _arguments(
         save_strategy="no",  # by the clock instead, see `Watch`
         save_total_limit=2,
         report_to=[],
-        disable_tqdm=not show_progress,
+        disable_tqdm=True,  # the bar is `Watch`'s
+        logging_nan_inf_filter=False,
         use_cpu=device == "cpu",
         # A batch without queries makes one pass less, so no pass may talk to other processes.
         ddp_broadcast_buffers=False,
         remove_unused_columns=False,
         dataloader_pin_memory=torch.cuda.is_available(),
     )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # a process has one; several would be wrapped in DataParallel
+    return arguments

@@ -9,6 +9,7 @@ from typing import TypeVar
 from lmk_rag.errors import TrainingDataError
 from lmk_rag.training.examples import (
     Example,
+    Pair,
     concatenate,
     from_pairs,
     from_texts,
@@ -20,8 +21,8 @@ from lmk_rag.training.recipe import Recipe, Source
 _Row = TypeVar("_Row")
 
 
-def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
-    """Read the examples of one source."""
+def read_source(source: Source, data: Path, recipe: Recipe) -> tuple[list[Example], list[Pair]]:
+    """Read the examples of one source, and all of its pairs, also those not drawn."""
     pairs = read_pairs(data / source.pairs) if source.pairs else []
     if source.texts is not None:
         texts = _drawn(read_texts(data / source.texts), source, recipe)
@@ -40,7 +41,7 @@ def read_source(source: Source, data: Path, recipe: Recipe) -> list[Example]:
             f"source {source.name!r}: none of the {len(pairs)} positives of {source.pairs} begins "
             f"in a text of {source.texts}; expected texts that hold them, letter by letter"
         )
-    return examples
+    return examples, pairs
 
 
 def _drawn(rows: list[_Row], source: Source, recipe: Recipe) -> list[_Row]:

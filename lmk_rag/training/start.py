@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _LATENTS = 64  # as in the paper's comparison
+_USUALLY_FROZEN = ("pooler",)
 
 
 def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
-    """Return the model that a recipe starts from, without dropout, frozen as it says."""
+    """Return the model that a recipe starts from, without dropout, frozen as it says.
+
+    Raises:
+        CheckpointError: it can't be read or converted, or has layers that are not trained.
+        ConfigError: what may be drawn fits no window, or what is to be frozen is not there.
+    """
     checkpoint = load_checkpoint(recipe.model or minilm("the recipe's model"), dtype=torch.float32)
     if checkpoint.dense is not None and recipe.whitening is None:
         raise CheckpointError(
@@ -40,14 +46,17 @@ def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
     recipe.check_window(length)
     checkpoint.tokenizer.model_max_length = length  # saved with the model, and believed
     _without_dropout(network)
+    _check_frozen(recipe, network)
     for name, parameter in network.named_parameters():
         parameter.requires_grad = not name.startswith(recipe.freeze) if recipe.freeze else True
     if recipe.dtype == "bfloat16":
-        network.to(torch.bfloat16)  # type: ignore[arg-type]  # its stub lost the overload
+        for parameter in network.parameters():  # not buffers: rotary frequencies stay exact
+            parameter.data = parameter.data.to(torch.bfloat16)
     transformer = LandmarkTransformer(
         with_config(replace(checkpoint, model=network, max_length=length), recipe.config),
         pooling=recipe.pooling,
     )
+    _check_prompts(recipe, transformer)
     pooling = LandmarkPooling(
         transformer.get_embedding_dimension(),
         latents=_LATENTS if recipe.pooling == "latent" else 0,
@@ -68,6 +77,29 @@ def landmark_transformer(model: SentenceTransformer) -> LandmarkTransformer:
     first = model[0]
     assert isinstance(first, LandmarkTransformer)
     return first
+
+
+def _check_prompts(recipe: Recipe, transformer: LandmarkTransformer) -> None:
+    """Make sure that whatever may be drawn fits a window beside the model's prompts."""
+    config = transformer.config
+    for prompt, sizes in (
+        (config.query_prompt, recipe.query_granularities),
+        (config.document_prompt, recipe.granularities),
+    ):
+        for boundary in recipe.boundaries:
+            widest = replace(config, granularity=max(sizes), boundary=boundary)
+            transformer.lay_out("", prompt=prompt, config=widest)
+
+
+def _check_frozen(recipe: Recipe, network: nn.Module) -> None:
+    names = [name for name, _ in network.named_parameters()]
+    for prefix in set(recipe.freeze) - set(_USUALLY_FROZEN):  # not every model has those
+        if not any(name.startswith(prefix) for name in names):
+            tops = sorted({name.partition(".")[0] for name in names})
+            raise ConfigError(
+                f"freeze has {prefix!r}, with which no parameter begins; they begin with "
+                f"{', '.join(tops)}"
+            )
 
 
 def _without_dropout(network: nn.Module) -> None:

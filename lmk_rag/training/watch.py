@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lmk_rag.errors import require_extra
+from lmk_rag.errors import ConfigError, require_extra
 from lmk_rag.writing import write_text
 
 LOG = "log.jsonl"
@@ -24,16 +24,23 @@ _LOSS_FILE = "loss.safetensors"
 class Watch(TrainerCallback):
     """Append every logged step to `log.jsonl` and save a checkpoint every few minutes.
 
-    What is logged of an objective is its value times its weight.
+    What is logged of an objective is its value times its weight, in the mean over the steps since
+    the last line; 0 in steps that have no say in it. The first line after a restart begins at its
+    checkpoint.
 
-    With several processes the first decides, and it alone writes.
+    With several processes the first decides, and it alone writes; tokens are its own.
 
     Args:
         folder: where the log goes.
         loss: its own weights, if it has any beside the model's, are saved with a checkpoint.
         tokens: returns the content tokens of the first N batches of this process.
+        advance: moves a progress bar by a number of steps.
         save_minutes: between checkpoints.
         stop_minutes: stop, with a checkpoint, after this long; None: never.
+
+    Raises:
+        ConfigError: as training begins, a checkpoint of another number of processes, each of
+            which would go on with batches of others.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class Watch(TrainerCallback):
         folder: Path,
         loss: nn.Module,
         tokens: Callable[[int], int],
+        advance: Callable[[int], None],
         *,
         save_minutes: float,
         stop_minutes: float | None,
@@ -48,6 +56,7 @@ class Watch(TrainerCallback):
         self._folder = folder
         self._loss = loss
         self._tokens = tokens
+        self._advance = advance
         self._save_seconds = 60 * save_minutes
         self._stop_seconds = None if stop_minutes is None else 60 * stop_minutes
         self._begin = self._saved = time.monotonic()
@@ -64,6 +73,13 @@ class Watch(TrainerCallback):
         mark = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _MARK
         if mark.is_file():
             self._before = json.loads(mark.read_text("utf-8"))
+        begun = self._before.get("processes", args.world_size)
+        if begun != args.world_size:
+            raise ConfigError(
+                f"the run in {self._folder} was begun by {begun:.0f} processes and there are "
+                f"{args.world_size} now; start as many again, or choose another folder"
+            )
+        self._advance(state.global_step)
         if state.is_world_process_zero:
             path = self._folder / LOG
             kept = [row for row in read_log(path) if row["step"] <= state.global_step]
@@ -94,6 +110,7 @@ class Watch(TrainerCallback):
     ) -> None:
         """Ask for a checkpoint, or for the end, when it is time."""
         del args
+        self._advance(1)
         now = time.monotonic()
         save = now - self._saved >= self._save_seconds
         stop = self._stop_seconds is not None and now - self._begin >= self._stop_seconds
@@ -114,7 +131,8 @@ class Watch(TrainerCallback):
             own = own_weights(self._loss)
             if own:
                 save_file(own, folder / _LOSS_FILE)
-            write_text(folder / _MARK, json.dumps(self._so_far(state)))
+            mark = self._so_far(state) | {"processes": args.world_size}
+            write_text(folder / _MARK, json.dumps(mark))
 
     def _so_far(self, state: TrainerState) -> dict[str, float]:
         """Return the tokens and seconds of the run, this process and those before it."""

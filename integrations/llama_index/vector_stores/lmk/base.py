@@ -18,6 +18,7 @@ from llama_index.core.bridge.pydantic import (
     PrivateAttr,
     SecretStr,
     SerializeAsAny,
+    field_serializer,
 )
 from llama_index.core.embeddings.loading import load_embed_model
 from llama_index.core.schema import BaseNode
@@ -28,6 +29,7 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryMode,
     VectorStoreQueryResult,
 )
+from qdrant_client import models
 
 from llama_index.embeddings.lmk import LMKEmbedding
 from llama_index.vector_stores.lmk.embeddings import (
@@ -37,7 +39,7 @@ from llama_index.vector_stores.lmk.embeddings import (
 )
 from llama_index.vector_stores.lmk.filters import build_filter
 from llama_index.vector_stores.lmk.mmr import diverse
-from llama_index.vector_stores.lmk.nodes import SOURCE_ID, to_document, to_node
+from llama_index.vector_stores.lmk.nodes import NODE_ID, SOURCE_ID, to_document, to_node
 from lmk_rag import QdrantStore, Retriever
 from lmk_rag.errors import ConfigError, InputError, refuse_options
 from lmk_rag.fusion import CANDIDATES, Fusion
@@ -46,6 +48,7 @@ from lmk_rag.store import And, CollectionOptions, Eq, Skipped
 _LOG = logging.getLogger(__name__)
 _OPENING = threading.RLock()
 _PAGE = 256  # nodes asked for at once
+_CLIENT_LOCATION = "client://pass-qdrant_client-again"  # no place: opening it says what is missing
 _MODES = (
     VectorStoreQueryMode.DEFAULT,
     VectorStoreQueryMode.MMR,
@@ -58,6 +61,12 @@ def _embed_model(value: object) -> object:
         return value
     ours = value.get("class_name") == LMKEmbedding.class_name()
     return LMKEmbedding.from_dict(dict(value)) if ours else load_embed_model(dict(value))
+
+
+def _with_indexes(options: CollectionOptions) -> CollectionOptions:
+    """Let a server index what deletions, upserts and id filters of LlamaIndex go by."""
+    own = dict.fromkeys((NODE_ID, SOURCE_ID), models.PayloadSchemaType.KEYWORD)
+    return replace(options, payload_indexes=own | dict(options.payload_indexes))
 
 
 def _location(value: object) -> object:
@@ -97,7 +106,8 @@ class LMKVectorStore(BasePydanticVectorStore):
         ```
 
     The store opens on first use; pickles and dicts hold settings, so that a copy opens the same
-    folder or server, and a copy of ":memory:" is empty. Async methods run the same code in a
+    folder or server, and a copy of ":memory:" is empty; a copy of one on `qdrant_client` needs a
+    client again. Async methods run the same code in a
     thread. Nodes come back as they were stored, without their embedding.
     """
 
@@ -124,6 +134,11 @@ class LMKVectorStore(BasePydanticVectorStore):
         """Return the name used in serialized form."""
         return "LMKVectorStore"
 
+    @field_serializer("location")
+    def _serialized_location(self, location: str) -> str:
+        # Else a copy of a store on a client would open an empty one in memory, and say nothing.
+        return location if self.qdrant_client is None else _CLIENT_LOCATION
+
     @property
     def store(self) -> QdrantStore:
         """The store underneath, opened on first use."""
@@ -137,7 +152,7 @@ class LMKVectorStore(BasePydanticVectorStore):
                     location=self.location,
                     client=self.qdrant_client,
                     api_key=self.api_key.get_secret_value() if self.api_key else None,
-                    options=self.options,
+                    options=_with_indexes(self.options or CollectionOptions()),
                     prefer_grpc=self.prefer_grpc,
                     timeout=self.timeout,
                 )
@@ -197,9 +212,12 @@ class LMKVectorStore(BasePydanticVectorStore):
         """Delete the nodes that have one of the ids, if given, and fulfill the filters, if given.
 
         Raises:
-            InputError: neither is given; `clear` deletes everything.
+            InputError: neither is given, or filters without a condition; `clear` deletes
+                everything.
         """
         refuse_options("LMKVectorStore", delete_kwargs)
+        if filters is not None and not filters.filters:
+            raise InputError("the filters hold no condition; use clear() to delete all nodes")
         if node_ids is None and filters is None:
             raise InputError("neither node_ids nor filters given; use clear() to delete all nodes")
         self.store.delete(self._ids(node_ids, filters))
