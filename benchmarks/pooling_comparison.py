@@ -108,7 +108,9 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = SentenceTransformer(str(folder), trust_remote_code=True)
-        model.to(choose_dtype("auto", model.device))
+        dtype = choose_dtype("auto", model.device)
+        for parameter in model.parameters():  # not buffers: rotary frequencies stay exact
+            parameter.data = parameter.data.to(dtype)
         found[pooling] = {data.label: ndcg_by_length(model, data) for data in sets}
         Console().print(
             pooling, {label: round(score, 3) for label, (score, _) in found[pooling].items()}
