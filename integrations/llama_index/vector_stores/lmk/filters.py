@@ -32,11 +32,8 @@ def build_filter(
     doc_ids: Sequence[str] | None = None,
     node_ids: Sequence[str] | None = None,
 ) -> Filter | None:
-    """Return the filter that all conditions given make together, or None for none.
-
-    Filters without a condition, of whatever kind, are none, as they are in LlamaIndex's own stores.
-    """
-    parts: list[Filter] = [] if filters is None or not filters.filters else [translate(filters)]
+    """Return the filter that all conditions given make together, or None for none."""
+    parts: list[Filter] = [] if filters is None else [translate(filters)]
     if doc_ids is not None:
         parts.append(In(SOURCE_ID, doc_ids))
     if node_ids is not None:
