@@ -111,7 +111,8 @@ def train(
     read = [read_source(source, Path(data), recipe) for source in recipe.sources]
     examples = [example for own, _ in read for example in own]
     pairs = [pair for _, own in read for pair in own]
-    if int(os.environ.get("RANK", "0")) == 0:
+    first = int(os.environ.get("RANK", "0")) == 0
+    if first:
         _claim(output, recipe, examples)
     model = build_model(recipe, device=device)
     transformer = landmark_transformer(model)
@@ -137,7 +138,7 @@ def train(
         seed=recipe.seed,
     )
     loss = _loss(recipe, model).to(model.device)
-    with progress_bar("training", recipe.steps, show=show_progress) as advance:
+    with progress_bar("training", recipe.steps, show=show_progress and first) as advance:
         watch = Watch(
             output,
             loss,
