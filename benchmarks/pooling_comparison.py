@@ -27,6 +27,7 @@ from lmk_rag.evaluation.metrics import by_length, judge, means
 from lmk_rag.evaluation.runs import run_of
 from lmk_rag.evaluation.sets import RetrievalSet, limit, load_set
 from lmk_rag.training import Recipe, Weights, train
+from lmk_rag.training.precision import cast_parameters
 from lmk_rag.training.recipe import Source
 
 _POOLINGS = ("lmk", "cls", "mean", "multicls")
@@ -108,9 +109,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = SentenceTransformer(str(folder), trust_remote_code=True)
-        dtype = choose_dtype("auto", model.device)
-        for parameter in model.parameters():  # not buffers: rotary frequencies stay exact
-            parameter.data = parameter.data.to(dtype)
+        cast_parameters(model, choose_dtype("auto", model.device))
         found[pooling] = {data.label: ndcg_by_length(model, data) for data in sets}
         Console().print(
             pooling, {label: round(score, 3) for label, (score, _) in found[pooling].items()}

@@ -201,9 +201,8 @@ def index(
         raise nothing
     with progress_bar("indexing", len(source), show=True) as advance:
         report = store.add(map(convert, source.documents()), on_progress=advance)
-    blank = [skipped.document_id for skipped in report.skipped if not skipped.is_error]
     gone = [info.id for info in list(store.documents()) if source.is_gone(info.id)]
-    store.delete(gone + blank)
+    store.delete(gone + report.blank)
     for problem in source.problems:
         say_error(f"{shown(problem.path)}: {problem.reason}")
     for skipped in report.skipped:

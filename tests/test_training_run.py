@@ -21,8 +21,8 @@ from lmk_rag.errors import ConfigError, NonFiniteError, TrainingDataError
 from lmk_rag.training import Pair, Recipe, Source, mine_negatives, train
 from lmk_rag.training.collate import LandmarkCollator, known_positives
 from lmk_rag.training.examples import Example, Query, from_pairs, read_pairs
-from lmk_rag.training.loss import LandmarkLoss, Weights, _summed_in_float32
-from lmk_rag.training.precision import MasterWeights
+from lmk_rag.training.loss import LandmarkLoss, Weights
+from lmk_rag.training.precision import MasterWeights, summed_in_float32
 from lmk_rag.training.retromae import mask_tokens
 from lmk_rag.training.sources import read_source
 from lmk_rag.training.start import build_model
@@ -289,7 +289,7 @@ def test_gradients_of_mini_batches_add_up_in_bfloat16():
         layer.weight.sum().backward()
     assert layer.weight.grad.item() == 256  # 256 + 1 is 256 there
     layer.weight.grad = torch.ones_like(layer.weight)
-    with _summed_in_float32(layer):
+    with summed_in_float32(layer):
         for _ in range(299):
             layer.weight.sum().backward()
     assert layer.weight.grad.item() == 300

@@ -75,13 +75,12 @@ def index(
     if len(source) or prune:
         with open_store(store, collection, choice) as opened:
             report = add_documents(opened, source.documents(), len(source))
-            blank = [skipped.document_id for skipped in report.skipped if not skipped.is_error]
-            stale = [document.id for document in opened.get(blank)]
+            stale = [document.id for document in opened.get(report.blank)]
             gone = _prune(opened, source, stale) if prune else []
     else:
         from lmk_rag.store import AddReport
 
-        report, blank, stale, gone = AddReport(), [], [], []
+        report, stale, gone = AddReport(), [], []
     problems = source.problems + [
         FileProblem(skipped.document_id, skipped.reason)
         for skipped in report.skipped
@@ -97,7 +96,7 @@ def index(
                 "updated": report.updated,
                 "unchanged": report.unchanged,
                 "removed": gone,
-                "blank": blank,
+                "blank": report.blank,
                 "stale": stale,
                 "not_text": source.not_text,
                 "errors": [{"path": p.path, "reason": p.reason} for p in problems],
@@ -105,7 +104,7 @@ def index(
             }
         )
     else:
-        typer.echo(_summary(report, gone, blank, source.not_text, store, seconds))
+        typer.echo(_summary(report, gone, source.not_text, store, seconds))
     for id_ in stale:
         say(f"{shown(id_)}: blank now; its earlier text stays in the store (--prune removes it)")
     say_problems(problems)
@@ -181,9 +180,9 @@ class _WatchedEncoder:
         self._ahead = 0
 
 
-def _prune(store: QdrantStore, source: FileSource, blank: list[str]) -> list[str]:
+def _prune(store: QdrantStore, source: FileSource, stale: list[str]) -> list[str]:
     gone = {info.id for info in store.documents() if source.is_gone(info.id)}
-    gone.update(blank)
+    gone.update(stale)
     store.delete(sorted(gone))
     return sorted(gone)
 
@@ -200,7 +199,6 @@ def _missing(source: FileSource, gone: list[str]) -> list[FileProblem]:
 def _summary(
     report: AddReport,
     gone: list[str],
-    blank: list[str],
     not_text: int,
     store: str,
     seconds: float,
@@ -210,7 +208,7 @@ def _summary(
         "updated": len(report.updated),
         "unchanged": len(report.unchanged),
         "removed": len(gone),
-        "blank": len(blank),
+        "blank": len(report.blank),
     }
     told = [f"{n:,} {what}" for what, n in counts.items() if n] or ["nothing to index"]
     if not_text:

@@ -43,6 +43,11 @@ class AddReport:
         """How many documents were decided."""
         return len(self.added) + len(self.updated) + len(self.unchanged) + len(self.skipped)
 
+    @property
+    def blank(self) -> list[str]:
+        """Ids of what was skipped for having no text; what was stored of them before stays."""
+        return [skipped.document_id for skipped in self.skipped if not skipped.is_error]
+
     def __str__(self) -> str:
         return (
             f"{len(self.added)} added, {len(self.updated)} updated, "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from lmk_rag.training.objectives import (
     score_divergence,
     vector_distillation,
 )
+from lmk_rag.training.precision import summed_in_float32
 
 Features = dict[str, Any]
 # Sums depend on their order in the last digits, and logs are to be reproduced to all of them.
@@ -251,7 +251,7 @@ class LandmarkLoss(nn.Module):
         gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in outputs]
 
         def again(scale: Tensor) -> None:
-            with torch.enable_grad(), _summed_in_float32(self.model):
+            with torch.enable_grad(), summed_in_float32(self.model):
                 if query is not None:
                     (self._vectors(query) * gradients[0] * scale).sum().backward()  # type: ignore[no-untyped-call]
                 at, row = 0, 0
@@ -300,34 +300,6 @@ def finite(losses: dict[str, Tensor]) -> dict[str, Tensor]:
             "learning_rate"
         )
     return losses
-
-
-@contextmanager
-def _summed_in_float32(model: nn.Module) -> Iterator[None]:
-    """Let low-precision parameters add up the gradients of several backward passes exactly.
-
-    Their own sums would round away what is small beside the sum so far.
-    """
-    low = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
-    sums: dict[Tensor, Tensor] = {p: p.grad.float() for p in low if p.grad is not None}
-    for parameter in sums:
-        parameter.grad = None
-
-    def take(parameter: Tensor) -> None:
-        gradient = parameter.grad
-        assert gradient is not None, "it has just been accumulated"
-        held = sums.get(parameter)
-        sums[parameter] = gradient.float() if held is None else held + gradient.float()
-        parameter.grad = None
-
-    hooks = [p.register_post_accumulate_grad_hook(take) for p in low]  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for parameter, gradient in sums.items():
-        parameter.grad = gradient.to(parameter.dtype)
 
 
 def _with_hook(losses: dict[str, Tensor], again: Callable[[Tensor], None]) -> dict[str, Tensor]:

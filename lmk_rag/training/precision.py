@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 
@@ -69,6 +70,40 @@ class MasterWeights(Optimizer):
         for (parameter, master), saved in zip(self._pairs(), state_dict["masters"], strict=True):
             master.copy_(saved)
             parameter.copy_(master)
+
+
+def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast a model's parameters but not its buffers: rotary frequencies stay exact."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+@contextmanager
+def summed_in_float32(model: nn.Module) -> Iterator[None]:
+    """Let low-precision parameters add up the gradients of several backward passes exactly.
+
+    Their own sums would round away what is small beside the sum so far.
+    """
+    low = [p for p in model.parameters() if p.requires_grad and p.dtype != torch.float32]
+    sums: dict[Tensor, Tensor] = {p: p.grad.float() for p in low if p.grad is not None}
+    for parameter in sums:
+        parameter.grad = None
+
+    def take(parameter: Tensor) -> None:
+        gradient = parameter.grad
+        assert gradient is not None, "it has just been accumulated"
+        held = sums.get(parameter)
+        sums[parameter] = gradient.float() if held is None else held + gradient.float()
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(take) for p in low]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for parameter, gradient in sums.items():
+        parameter.grad = gradient.to(parameter.dtype)
 
 
 def _copy(parameter: Tensor) -> Tensor:

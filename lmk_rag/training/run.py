@@ -22,7 +22,7 @@ from transformers import PrinterCallback, set_seed
 
 from lmk_rag.checkpoint import minilm
 from lmk_rag.encoder import LandmarkEncoder
-from lmk_rag.errors import ConfigError, TrainingDataError
+from lmk_rag.errors import ConfigError
 from lmk_rag.progress import progress_bar
 from lmk_rag.training.batches import BatchPlan
 from lmk_rag.training.collate import LandmarkCollator, known_positives
@@ -43,7 +43,7 @@ from lmk_rag.training.watch import (
     plot_losses,
     whole_checkpoints,
 )
-from lmk_rag.training.whitening import Whitening, sample, whitening_layer
+from lmk_rag.training.whitening import check_landmarks, whitening_layer
 from lmk_rag.writing import write_text
 
 
@@ -210,7 +210,7 @@ def _check_teaching(
 ) -> None:
     """Refuse to train where nothing, or nothing that fits, would be taught."""
     if recipe.whitening is not None:
-        _check_whitening(recipe.whitening, recipe.seed, examples, transformer)
+        check_landmarks(recipe.whitening, recipe.seed, examples, transformer)
     weights, asked = recipe.weights, any(example.queries for example in examples)
     if teacher is None:
         if recipe.objective == "retrieval" and not asked:
@@ -227,23 +227,6 @@ def _check_teaching(
             f"the teacher's vectors have {theirs} dimensions, the model's {own}; the weights "
             "vector and landmark have to be 0, while its scores and relations can still be learned"
         )
-
-
-def _check_whitening(
-    whitening: Whitening, seed: int, examples: Sequence[Example], transformer: LandmarkTransformer
-) -> None:
-    """Make sure, before a long run, that there will be a landmark per direction at its end."""
-    width, found = transformer.get_embedding_dimension(), 0
-    chosen = sample(examples, whitening.documents, seed=seed)
-    for example in chosen:
-        found += len(transformer.lay_out(example.text).spans)
-        if found >= width:
-            return
-    raise TrainingDataError(
-        f"whitening evens out {width} directions by as many landmarks at least, and the "
-        f"{len(chosen)} documents it would learn from have {found}; give the recipe more or longer "
-        "texts, more `documents` in whitening, or no whitening"
-    )
 
 
 def _loss(recipe: Recipe, model: SentenceTransformer) -> nn.Module:

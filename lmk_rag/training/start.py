@@ -12,6 +12,7 @@ from torch import nn
 from lmk_rag.checkpoint import load_checkpoint, minilm, position_limit, with_config
 from lmk_rag.errors import CheckpointError, ConfigError
 from lmk_rag.training.modules import LandmarkPooling, LandmarkTransformer
+from lmk_rag.training.precision import cast_parameters
 from lmk_rag.training.recipe import Recipe
 from lmk_rag.training.rope import to_rotary
 
@@ -50,8 +51,7 @@ def build_model(recipe: Recipe, *, device: str = "auto") -> SentenceTransformer:
     for name, parameter in network.named_parameters():
         parameter.requires_grad = not name.startswith(recipe.freeze) if recipe.freeze else True
     if recipe.dtype == "bfloat16":
-        for parameter in network.parameters():  # not buffers: rotary frequencies stay exact
-            parameter.data = parameter.data.to(torch.bfloat16)
+        cast_parameters(network, torch.bfloat16)
     transformer = LandmarkTransformer(
         with_config(replace(checkpoint, model=network, max_length=length), recipe.config),
         pooling=recipe.pooling,

@@ -19,6 +19,7 @@ from lmk_rag.config import check_int
 from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training.examples import Example
+from lmk_rag.training.modules import LandmarkTransformer
 from lmk_rag.types import Floats
 
 
@@ -77,6 +78,27 @@ def whitening_matrix(rows: Floats, *, power: float, shrinkage: float) -> Floats:
     squares, directions = np.linalg.eigh(wide.T @ wide)
     scale = (np.maximum(squares, 0) / squares.mean() + shrinkage) ** -power
     return np.asarray((directions * scale) @ directions.T, np.float32)
+
+
+def check_landmarks(
+    whitening: Whitening, seed: int, examples: Sequence[Example], transformer: LandmarkTransformer
+) -> None:
+    """Make sure, before a long run, that there will be a landmark per direction at its end.
+
+    Raises:
+        TrainingDataError: there will not.
+    """
+    width, found = transformer.get_embedding_dimension(), 0
+    chosen = sample(examples, whitening.documents, seed=seed)
+    for example in chosen:
+        found += len(transformer.lay_out(example.text).spans)
+        if found >= width:
+            return
+    raise TrainingDataError(
+        f"whitening evens out {width} directions by as many landmarks at least, and the "
+        f"{len(chosen)} documents it would learn from have {found}; give the recipe more or longer "
+        "texts, more `documents` in whitening, or no whitening"
+    )
 
 
 def whitening_layer(
