@@ -44,7 +44,7 @@ class LandmarkConfig:
         ConfigError: a value is out of range.
     """
 
-    granularity: int = 32
+    granularity: int = 16
     boundary: Boundary = "word"
     max_length: int | None = None
     overlap: int = 32

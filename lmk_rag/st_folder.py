@@ -147,7 +147,7 @@ def _config(folder: Path, granularity: int | None) -> LandmarkConfig:
     prompts = saved.get("prompts") or {}
     default = prompts.get(saved.get("default_prompt_name") or "", "")
     return LandmarkConfig(
-        granularity=32 if granularity is None else granularity,
+        granularity=LandmarkConfig.granularity if granularity is None else granularity,
         # The reference cuts after exactly k tokens; a landmark model is used as it was trained.
         boundary="word" if granularity is None else "token",
         query_prompt=prompts.get("query") or default,

@@ -396,7 +396,7 @@ def test_the_fingerprint_changes_with_config_prompts_weights_tokenizer_and_shape
 
     folder = copy_of(model_folder("bert"))
     prints = [load(folder).fingerprint]
-    prints.append(load(folder, LandmarkConfig(granularity=16)).fingerprint)
+    prints.append(load(folder, LandmarkConfig(granularity=8)).fingerprint)
     prints.append(load(folder, LandmarkConfig(boundary="token")).fingerprint)
     prints.append(load(folder, LandmarkConfig(overlap=8)).fingerprint)
     prints.append(load(folder, LandmarkConfig(document_prompt="read: ")).fingerprint)
@@ -439,7 +439,7 @@ def test_the_default_model_comes_with_the_package_and_was_trained_with_landmarks
     assert checkpoint.trained_with_landmarks
     assert checkpoint.pooling == "mean"
     assert checkpoint.max_length == 256
-    assert checkpoint.config.granularity == 32
+    assert checkpoint.config.granularity == 16
     folder = default_model()
     assert folder.parent == Path(lmk_rag.__file__).parent
     assert {"README.md", "NOTICE", "recipe.json", "log.jsonl"} <= {p.name for p in folder.iterdir()}

@@ -8,9 +8,9 @@ from lmk_rag.config import LandmarkConfig
 from lmk_rag.errors import ConfigError
 
 
-def test_the_defaults_are_words_of_thirty_two_tokens():
+def test_the_defaults_are_words_of_sixteen_tokens():
     assert LandmarkConfig() == LandmarkConfig(
-        granularity=32,
+        granularity=16,
         boundary="word",
         max_length=None,
         overlap=32,
@@ -81,7 +81,7 @@ def test_json_of_another_form_is_refused(text, message):
 
 def test_the_fingerprint_is_that_of_every_setting():
     changed = {
-        "granularity": 16,
+        "granularity": 32,
         "boundary": "token",
         "max_length": 100,
         "overlap": 0,
@@ -97,7 +97,8 @@ def test_the_fingerprint_is_that_of_every_setting():
 
 
 def test_the_fingerprint_does_not_change_between_releases():
-    assert LandmarkConfig().fingerprint() == "9f93a554c52d62e4"
+    assert LandmarkConfig(granularity=32).fingerprint() == "9f93a554c52d62e4"
+    assert LandmarkConfig().fingerprint() == "101b16ac8affbe02"
 
 
 def test_a_config_is_frozen():

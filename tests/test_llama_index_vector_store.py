@@ -194,7 +194,7 @@ def test_a_collection_of_another_model_is_refused_and_left_alone(tiny):
     first = LMKVectorStore(embed_model=tiny, qdrant_client=client)
     first.add([TextNode(id_="a", text=VALVE)])
     other = tiny.model_copy(update={"config": None})
-    with pytest.raises(CollectionMismatchError, match="granularity is 4 there and 32 here"):
+    with pytest.raises(CollectionMismatchError, match="granularity is 4 there and 16 here"):
         LMKVectorStore(embed_model=other, qdrant_client=client).get_nodes()
     assert len(first.get_nodes()) == 1
     second = LMKVectorStore(embed_model=other, qdrant_client=client, collection_name="other")

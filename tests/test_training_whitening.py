@@ -57,7 +57,9 @@ def test_a_sample_is_even_over_sources():
     assert sample(examples, 50, seed=1) == examples
 
 
-@pytest.mark.parametrize("wrong", [{"power": 0}, {"shrinkage": -1.0}, {"documents": 1}])
+@pytest.mark.parametrize(
+    "wrong", [{"power": 0}, {"shrinkage": -1.0}, {"documents": 1}, {"granularity": 0}]
+)
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Whitening(**wrong)
@@ -107,6 +109,26 @@ def test_the_layer_is_part_of_the_model_in_both_libraries(recipe, load, tmp_path
     assert not (tmp_path / "theirs" / "dense.safetensors").exists()
     with load(tmp_path / "theirs") as again:
         assert again.encode_queries(TEXTS) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_layer_can_be_learned_from_landmarks_of_another_granularity(recipe, load, tmp_path):
+    plain = train(replace(recipe, whitening=None), tmp_path, tmp_path / "plain", device="cpu")
+    even = replace(recipe, whitening=replace(recipe.whitening, documents=8, granularity=2))
+    result = train(even, tmp_path, tmp_path / "even", device="cpu")
+    lines = (tmp_path / "pairs.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["positive"] for line in lines]
+    moments = {}
+    for granularity in (2, 4):
+        with load(plain.folder, replace(recipe.config, granularity=granularity)) as encoder:
+            found = encoder.encode_documents(texts)
+        rows = np.concatenate([embedding.landmarks for embedding in found])
+        moments[granularity] = whitening_matrix(rows, power=0.5, shrinkage=0.5)
+    layer = SentenceTransformer(str(result.folder), device="cpu", trust_remote_code=True)[2]
+    found = layer.linear.weight.detach().numpy()
+    assert found == pytest.approx(moments[2], abs=1e-4)
+    assert found != pytest.approx(moments[4], abs=1e-4)
+    with load(result.folder) as encoder:
+        assert encoder.config.granularity == 4
 
 
 def test_a_model_with_a_layer_is_trained_on_with_another_in_its_place(recipe, load, tmp_path):

@@ -40,7 +40,7 @@ from lmk_rag.types import QueryEmbedding
 
 _PAGE = 256
 _LOCAL_PAGE = 1_000_000  # local mode sorts and tests all points for every page
-_EXACT_POINTS = 8_000
+_EXACT_POINTS = 4_000
 _OWN_FIELDS = {
     "document_id": models.PayloadSchemaType.KEYWORD,
     "revision": models.PayloadSchemaType.KEYWORD,

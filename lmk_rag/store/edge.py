@@ -38,7 +38,7 @@ from lmk_rag.store.points import Point
 from lmk_rag.types import QueryEmbedding
 
 _PAGE = 256
-_EXACT_POINTS = 20_000
+_EXACT_POINTS = 10_000
 _POINTS_PER_DOCUMENT = 8  # a guess that saves another search where documents are long
 _SUFFIX = ".edge"
 

@@ -179,7 +179,10 @@ def _save(
     if recipe.whitening is not None:
         with TemporaryDirectory(dir=folder.parent, prefix="unwhitened-") as unwhitened:
             model.save_pretrained(unwhitened, create_model_card=False)
-            with LandmarkEncoder(unwhitened, device=device, dtype="float32") as encoder:
+            cuts = recipe.whitening.cuts(landmark_transformer(model).config)
+            with LandmarkEncoder(
+                unwhitened, config=cuts, device=device, dtype="float32"
+            ) as encoder:
                 layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
         model.append(layer)
     model.save_pretrained(str(folder), create_model_card=False)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from sentence_transformers.base.modules import Dense
 from torch import nn
 
-from lmk_rag.config import check_int
+from lmk_rag.config import LandmarkConfig, check_int
 from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import ConfigError, TrainingDataError
 from lmk_rag.training.examples import Example
@@ -31,6 +31,7 @@ class Whitening:
         power: 0.5 evens out all that `shrinkage` leaves, 0 nothing.
         shrinkage: of the mean over all directions, added to each; more changes less.
         documents: to learn from, as many from each source as from any other.
+        granularity: of the landmarks to learn from; None: as the trained model cuts texts.
 
     Raises:
         ConfigError: a value is out of range.
@@ -39,12 +40,19 @@ class Whitening:
     power: float = 0.25
     shrinkage: float = 0.01
     documents: int = 2_000
+    granularity: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("power", "shrinkage"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected more than 0")
         check_int("documents", self.documents, minimum=2)
+        if self.granularity is not None:
+            check_int("granularity", self.granularity, minimum=1)
+
+    def cuts(self, config: LandmarkConfig) -> LandmarkConfig:
+        """Return how the documents to learn from are cut, for a model that cuts by `config`."""
+        return replace(config, granularity=self.granularity or config.granularity)
 
 
 def whitening_matrix(rows: Floats, *, power: float, shrinkage: float) -> Floats:
@@ -90,8 +98,9 @@ def check_landmarks(
     """
     width, found = transformer.get_embedding_dimension(), 0
     chosen = sample(examples, whitening.documents, seed=seed)
+    cuts = whitening.cuts(transformer.config)
     for example in chosen:
-        found += len(transformer.lay_out(example.text).spans)
+        found += len(transformer.lay_out(example.text, config=cuts).spans)
         if found >= width:
             return
     raise TrainingDataError(
