@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--window", type=int, help="what all else is tried at; default: its own")
     parser.add_argument("--windows", type=int, nargs="*", default=[128, 256])
-    parser.add_argument("--granularities", type=int, nargs="*", default=[16, 32, 64, 128])
+    parser.add_argument("--granularities", type=int, nargs="*", default=[8, 16, 32, 64, 128])
     parser.add_argument("--output", type=Path, help="write NAME.json and NAME.md here")
     parser.add_argument("--name", default="settings")
     options = parser.parse_args()

@@ -393,9 +393,10 @@ def test_two_processes_train_together(recipe, data, tmp_path):
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone",
            "--no-python", sys.executable, "-c", "from lmk_rag.cli import main; main()",
            "train", str(path), "--data", str(data), "--output", str(tmp_path / "run"),
-           "--device", "cpu"]  # fmt: skip
+           "--device", "cpu", "--json"]  # fmt: skip
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
+    assert json.loads(done.stdout)["steps"] == 4  # said once
     assert [row["step"] for row in read_log(tmp_path / "run" / "log.jsonl")] == [1, 2, 3, 4]
     with LandmarkEncoder(tmp_path / "run" / "model", device="cpu") as encoder:
         assert encoder.encode_documents(["one two"])[0].vector.shape == (32,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,8 @@ def train(
         device=device,
         show_progress=True,
     )
+    if os.environ.get("RANK", "0") != "0":
+        return  # of several processes the first speaks
     if as_json:
         print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
         return

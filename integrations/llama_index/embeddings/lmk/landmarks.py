@@ -5,8 +5,8 @@ only; a string in the metadata survives it, JSON and pickling. `LMKVectorStore` 
 
     "1:<encoder fingerprint>:<checksum of the text>:<base64 of L, spans, tokens, norms, rows>"
 
-Rows are in half precision, as Qdrant stores them: at 384 wide 1 kB for a landmark, 8 kB for a
-node of 256 tokens at k = 32, which is as much as its embedding takes in JSON.
+Rows are in half precision, as Qdrant stores them: at 384 wide 1 kB for a landmark, 16 kB for a
+node of 256 tokens at k = 16, which is twice what its embedding takes in JSON.
 """
 
 from __future__ import annotations
