@@ -16,9 +16,12 @@ from pathlib import Path
 from long_sets import Row, first_documents, measured, write_rows
 from rich.console import Console
 
+from lmk_rag import LandmarkConfig
 from lmk_rag.checkpoint import default_model, minilm
 from lmk_rag.training import Recipe, Weights, train
 from lmk_rag.training.watch import read_log
+
+GRANULARITY = 32  # of all, in reading: what tokens of their own cost is the more the finer they are
 
 
 def recipes(base: Recipe) -> dict[str, Recipe]:
@@ -26,7 +29,7 @@ def recipes(base: Recipe) -> dict[str, Recipe]:
     tokens = replace(
         base,
         pooling="lmk",
-        config=replace(base.config, max_length=512),
+        config=replace(base.config, granularity=GRANULARITY, max_length=512),
         # A landmark token learns its stretch first: the contrast would drown the distillation.
         weights=Weights(vector=2.0, landmark=1.5, scores=0.1, part_scores=0.1, contrast=0.0),
         granularities=(16, 32, 64, 128, 256),
@@ -39,7 +42,7 @@ def recipes(base: Recipe) -> dict[str, Recipe]:
         whitening=None,
     )
     rotary = replace(
-        tokens, rotary=True, config=replace(base.config, max_length=8_192), learning_rate=2e-4
+        tokens, rotary=True, config=replace(tokens.config, max_length=8_192), learning_rate=2e-4
     )
     return {"landmark tokens": tokens, "landmark tokens, rotary": rotary}
 
@@ -65,14 +68,15 @@ def main() -> None:
     )
     title = (
         f"nDCG@10 of variants: the first {options.documents} documents and at most "
-        f"{options.queries} queries of each set"
+        f"{options.queries} queries of each set, with a landmark per {GRANULARITY} tokens"
     )
+    config = LandmarkConfig(granularity=GRANULARITY)
     untrained: Row = {"M tokens": 0, "minutes": 0}
     rows = [
         {"variant": "default model"}
         | cost(default_model() / "log.jsonl")
-        | measured(None, None, sets),
-        {"variant": "its base, untrained"} | untrained | measured(minilm("variants"), None, sets),
+        | measured(None, config, sets),
+        {"variant": "its base, untrained"} | untrained | measured(minilm("variants"), config, sets),
     ]
     for name, recipe in recipes(Recipe.read(default_model() / "recipe.json")).items():
         if options.only and name not in options.only:
