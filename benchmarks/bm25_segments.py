@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/bm25_segments.py --data folder-with-sets --output benchmarks
 
 A set is a folder in BEIR form (corpus.jsonl.gz, queries.jsonl.gz, qrels.tsv). Texts are cut as the
-store cuts them, at paragraph ends, into segments of at most so many tokens; a document's score is
-that of its best segment. Through the store's own tokenizer, vectors and postings. No vectors are
-made.
+store cuts them, at the best ends of landmarks (of 32 tokens here), into segments of at most so many
+tokens; a document's score is that of its best segment. Through the store's own tokenizer, vectors
+and postings. No vectors are made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from long_sets import LONG
 from rich.console import Console
 
-from lmk_rag import LandmarkEncoder
+from lmk_rag import LandmarkConfig, LandmarkEncoder
 from lmk_rag.chunker import end_grades
 from lmk_rag.evaluation import judge, load_set
 from lmk_rag.evaluation.metrics import means
@@ -165,7 +165,7 @@ def main() -> None:
         f"| {' | '.join(head)} |",
         f"|{'---|' * len(head)}",
     ]
-    with LandmarkEncoder() as encoder:
+    with LandmarkEncoder(config=LandmarkConfig(granularity=32)) as encoder:
         for name in options.sets:
             values = " | ".join(
                 f"{score:.3f}" for score in measure(options.data / name, encoder, settings)
