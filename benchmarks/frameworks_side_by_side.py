@@ -3,7 +3,8 @@
     .venv/bin/python -m pip install --group bench --constraint constraints.txt
     .venv/bin/python benchmarks/frameworks_side_by_side.py --data ../shared/data/eval
 
-Four ways, one run, the same base weights (all-MiniLM-L6-v2), the same documents and queries:
+Four ways, one run, the same base weights (all-MiniLM-L6-v2) in float32, the same documents and
+queries:
 
 - LlamaIndex: SentenceSplitter, HuggingFaceEmbedding and QdrantVectorStore;
   LMKNodeParser, LMKEmbedding and LMKVectorStore
@@ -91,7 +92,7 @@ def llama_index_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
 
 def llama_index_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     """LMKNodeParser and LMKVectorStore."""
-    embed_model = LMKEmbedding(model_name=str(minilm("the benchmark")))
+    embed_model = LMKEmbedding(model_name=str(minilm("the benchmark")), dtype="float32")
     vector_store = LILMKVectorStore(embed_model=embed_model)
     index = VectorStoreIndex.from_documents(
         [LIDocument(text=text, id_=id_) for id_, text in texts.items()],
@@ -140,7 +141,7 @@ def langchain_stock(texts: dict[str, str]) -> tuple[int, int, Search]:
 
 def langchain_lmk(texts: dict[str, str]) -> tuple[int, int, Search]:
     """Whole documents into LMKVectorStore."""
-    store = LMKVectorStore(LMKEmbeddings(model=minilm("the benchmark")))
+    store = LMKVectorStore(LMKEmbeddings(model=minilm("the benchmark"), dtype="float32"))
     store.add_documents([LCDocument(text, id=id_) for id_, text in texts.items()])
     infos = list(store.store.documents())
     return (
