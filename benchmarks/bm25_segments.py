@@ -160,6 +160,7 @@ def main() -> None:
         "as usual; a document's score is that of its best segment. Where it says pairs, words that",
         "stand together are a term too, and count half; where it says document, the whole",
         "document's score is added. k1 and b are 1.2 and 0.75 where none stand in brackets.",
+        "Segments end where landmarks of 32 tokens do.",
         f"Made by `python benchmarks/bm25_segments.py --data FOLDER{' --rules' * options.rules}`.",
         "",
         f"| {' | '.join(head)} |",
