@@ -8,7 +8,7 @@ from qdrant_client import QdrantClient, models
 
 from lmk_rag import Document, QdrantStore, Retriever
 from lmk_rag.queries import vector_only
-from lmk_rag.store import And, Eq, Not, Range
+from lmk_rag.store import And, Eq, Not, Range, backend, edge, local
 from lmk_rag.store.backend import ClientBackend
 from lmk_rag.store.points import DOCUMENT, LANDMARKS, SECTIONS
 
@@ -160,6 +160,26 @@ def test_two_stages_take_no_more_candidates_than_asked(engine, tmp_path, word_en
 
         assert search(5) == {d.id for d in documents}
         assert search(4) == {f"near{i}" for i in range(4)}  # sections blur the needle
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_auto_takes_two_stages_from_one_too_many_on(engine, tmp_path, word_encoder, monkeypatch):
+    limit = {"edge": (edge, "_EXACT_POINTS"), "server path": (backend, "_EXACT_POINTS")}
+    counted = 3 if engine in limit else 6  # segments there, landmarks in memory
+    two_stages = []
+    with open_store(engine, tmp_path, word_encoder(k=1)) as store:
+        store.add(Document(f"d{i}", "pump valve") for i in range(3))
+        search = store.search_points
+
+        def seen(*args, prefetch, **options):
+            two_stages.append(prefetch is not None)
+            return search(*args, prefetch=prefetch, **options)
+
+        monkeypatch.setattr(store, "search_points", seen)
+        for most in (counted, counted - 1):
+            monkeypatch.setattr(*limit.get(engine, (local, "_EXACT_ROWS")), most)
+            assert len(Retriever(store).search_documents("pump")) == 3
+    assert two_stages == [False, True]
 
 
 def raw_delete(client, document_id):
