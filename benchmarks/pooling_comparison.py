@@ -41,7 +41,7 @@ def recipe_of(recipe: Recipe, pooling: str, steps: int, seed: int) -> Recipe:
         rotary=True,
         steps=steps,
         seed=seed,
-        config=replace(recipe.config, granularity=32, max_length=8_192),
+        config=replace(recipe.config, granularity=32, max_length=8_192),  # as it was measured
         piece=1_800,
         sources=tuple(short(source) for source in recipe.sources),
         # Landmark objectives need landmarks: what is compared is the document vector.

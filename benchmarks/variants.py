@@ -21,7 +21,7 @@ from lmk_rag.checkpoint import default_model, minilm
 from lmk_rag.training import Recipe, Weights, train
 from lmk_rag.training.watch import read_log
 
-GRANULARITY = 32  # of all, in reading: what tokens of their own cost is the more the finer they are
+GRANULARITY = 32  # that all are read with, whatever the default is: landmark tokens take room
 
 
 def recipes(base: Recipe) -> dict[str, Recipe]:

@@ -124,13 +124,16 @@ def test_a_node_that_lost_its_embedding_has_the_mean_of_its_landmarks(parser, em
         np.testing.assert_allclose(found.vector, expected, atol=1e-3)
 
 
-def test_landmarks_take_a_kilobyte_each_at_384_wide():
-    embedding = LMKEmbedding()
+@pytest.mark.parametrize(
+    ("config", "landmarks", "times"), [(None, 16, 2.1), ({"granularity": 32}, 8, 1.2)]
+)
+def test_landmarks_take_a_kilobyte_each_at_384_wide(config, landmarks, times):
+    embedding = LMKEmbedding(config=config)
     (node,) = LMKNodeParser(embed_model=embedding)([Document(text="The valve closes now. " * 50)])
     n = unpack(node, embedding.encoder.fingerprint).n_landmarks
-    assert n == 16
+    assert n == landmarks
     assert len(node.metadata[KEY]) / n < 1_080
-    assert len(node.metadata[KEY]) < 2.3 * len(json.dumps(node.embedding))
+    assert len(node.metadata[KEY]) < times * len(json.dumps(node.embedding))
 
 
 def test_landmarks_of_another_encoder_are_refused(parser):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +43,7 @@ def train(
     The same command goes on from the last checkpoint, exactly as if it had not stopped.
     """
     from lmk_rag import training
+    from lmk_rag.training.processes import is_first_process
 
     result = training.train(
         training.Recipe.read(recipe),
@@ -54,8 +54,8 @@ def train(
         device=device,
         show_progress=True,
     )
-    if os.environ.get("RANK", "0") != "0":
-        return  # of several processes the first speaks
+    if not is_first_process():
+        return
     if as_json:
         print_json(dataclasses.asdict(result) | {"folder": str(result.folder)})
         return

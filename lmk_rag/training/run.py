@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from torch import nn
 from transformers import PrinterCallback, set_seed
 
 from lmk_rag.checkpoint import minilm
-from lmk_rag.encoder import LandmarkEncoder
 from lmk_rag.errors import ConfigError
 from lmk_rag.progress import progress_bar
 from lmk_rag.training.batches import BatchPlan
@@ -30,6 +28,7 @@ from lmk_rag.training.examples import Example
 from lmk_rag.training.loss import LandmarkLoss
 from lmk_rag.training.modules import LandmarkTransformer
 from lmk_rag.training.precision import MasterWeights
+from lmk_rag.training.processes import is_first_process, process_count
 from lmk_rag.training.recipe import Recipe
 from lmk_rag.training.retromae import RetroMAELoss
 from lmk_rag.training.sources import read_source
@@ -101,7 +100,7 @@ def train(
         raise ConfigError(f"device is {device!r}; training takes 'auto' or 'cpu'")
     output = Path(output)
     output.mkdir(parents=True, exist_ok=True)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    processes = process_count()
     if processes > 1 and (recipe.mini_batch is not None or recipe.objective == "retromae"):
         raise ConfigError(
             f"{processes} processes were started; gradient caching (mini_batch) and RetroMAE run "
@@ -111,7 +110,7 @@ def train(
     read = [read_source(source, Path(data), recipe) for source in recipe.sources]
     examples = [example for own, _ in read for example in own]
     pairs = [pair for _, own in read for pair in own]
-    first = int(os.environ.get("RANK", "0")) == 0
+    first = is_first_process()
     if first:
         _claim(output, recipe, examples)
     model = build_model(recipe, device=device)
@@ -179,11 +178,10 @@ def _save(
     if recipe.whitening is not None:
         with TemporaryDirectory(dir=folder.parent, prefix="unwhitened-") as unwhitened:
             model.save_pretrained(unwhitened, create_model_card=False)
-            cuts = recipe.whitening.cuts(landmark_transformer(model).config)
-            with LandmarkEncoder(
-                unwhitened, config=cuts, device=device, dtype="float32"
-            ) as encoder:
-                layer = whitening_layer(encoder, examples, recipe.whitening, seed=recipe.seed)
+            config, seed = landmark_transformer(model).config, recipe.seed
+            layer = whitening_layer(
+                unwhitened, config, examples, recipe.whitening, seed=seed, device=device
+            )
         model.append(layer)
     model.save_pretrained(str(folder), create_model_card=False)
 
@@ -266,7 +264,7 @@ def _arguments(
     plan = BatchPlan(
         examples,
         budget=recipe.batch_tokens,
-        steps=recipe.steps * int(os.environ.get("WORLD_SIZE", "1")),  # each takes its share
+        steps=recipe.steps * process_count(),  # each takes its share
         seed=recipe.seed,
         balance=recipe.balance,
         weights={source.name: source.weight for source in recipe.sources},

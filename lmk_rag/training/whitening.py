@@ -111,11 +111,19 @@ def check_landmarks(
 
 
 def whitening_layer(
-    encoder: LandmarkEncoder, examples: Sequence[Example], whitening: Whitening, *, seed: int
+    folder: str,
+    config: LandmarkConfig,
+    examples: Sequence[Example],
+    whitening: Whitening,
+    *,
+    seed: int,
+    device: str,
 ) -> Dense:
-    """Return a layer that evens out what an encoder makes of the landmarks of examples."""
+    """Return a layer that evens out what a saved model makes of the landmarks of examples."""
     chosen = sample(examples, whitening.documents, seed=seed)
-    embeddings = encoder.encode_documents([example.text for example in chosen])
+    cuts = whitening.cuts(config)
+    with LandmarkEncoder(folder, config=cuts, device=device, dtype="float32") as encoder:
+        embeddings = encoder.encode_documents([example.text for example in chosen])
     rows = np.concatenate([embedding.landmarks for embedding in embeddings])
     matrix = whitening_matrix(rows, power=whitening.power, shrinkage=whitening.shrinkage)
     width = len(matrix)

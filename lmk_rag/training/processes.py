@@ -1,0 +1,15 @@
+"""The processes that train together, as torchrun tells each of them."""
+
+from __future__ import annotations
+
+import os
+
+
+def process_count() -> int:
+    """Return how many train together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first_process() -> bool:
+    """Whether this is the one that writes and speaks for all."""
+    return int(os.environ.get("RANK", "0")) == 0
