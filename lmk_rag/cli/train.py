@@ -43,7 +43,7 @@ def train(
     The same command goes on from the last checkpoint, exactly as if it had not stopped.
     """
     from lmk_rag import training
-    from lmk_rag.training.processes import is_first_process
+    from lmk_rag.training.processes import is_first_process, leave
 
     result = training.train(
         training.Recipe.read(recipe),
@@ -54,6 +54,7 @@ def train(
         device=device,
         show_progress=True,
     )
+    leave()
     if not is_first_process():
         return
     if as_json:

@@ -163,6 +163,7 @@ def train(
     if trainer.is_world_process_zero():
         _save(model, folder, recipe, examples, device)
         plot_losses(output / LOG, output / PLOT)
+    trainer.accelerator.wait_for_everyone()  # until the model is there
     tokens = sum(collator.read[: steps - watch.first_step])
     return TrainingResult(folder, steps, steps >= recipe.steps, tokens)
 
